@@ -1,0 +1,32 @@
+"""Installs what the tests need besides Python packages: Debian's packages, when run as root.
+
+Whoever is not root installs the packages named below once, with apt or with whatever the system has.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+PACKAGES = {
+    "javac": "openjdk-17-jdk-headless",
+}
+"""The command that is needed, and the package that has it."""
+
+
+def main() -> None:
+    """Install the packages whose commands are missing."""
+    missing = [package for command, package in PACKAGES.items() if shutil.which(command) is None]
+    if not missing:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        sys.exit(f"these packages are missing: {' '.join(missing)}: install them and run this again")
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "update", "--quiet=2"], check=True, env=environment)
+    subprocess.run(["apt-get", "install", "--quiet=2", "--yes", *missing], check=True, env=environment)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""`memory:` keeps checkpoints in a dict: for tests, examples and measuring what everything around a store costs.
+
+memory:         a store of its own, gone when it is closed
+memory:NAME     one store for all handles with this name in the process, there until the process ends
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Self
+
+from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
+from safekeeper.registry import Url
+
+
+@dataclass(slots=True)
+class _Store:
+    groups: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOptions:
+    """`memory:` has no options."""
+
+
+_named: dict[str, _Store] = {}
+
+
+class MemoryBackend(Backend):
+    """Checkpoints in a dict, group by group. Batches are atomic: readers and writers take turns."""
+
+    survives = Survives.NOTHING
+    scope = Scope.PROCESS
+    atomic_batch = True
+
+    def __init__(self, name: str = "") -> None:
+        super().__init__()
+        self._store = _named.setdefault(name, _Store()) if name else _Store()
+
+    @classmethod
+    def from_url(cls, url: Url) -> Self:
+        """Open `memory:` or `memory:NAME`."""
+        url.options(MemoryOptions)
+        return cls((url.host or "") + url.path)
+
+    def write(self, batch: Batch) -> Receipt:
+        self.check_open()
+        groups = self._store.groups
+        with self._store.lock:
+            for id, value in batch.items():
+                if value is not None:
+                    groups.setdefault(id.group, {})[id.key] = value
+                elif id.group in groups:
+                    groups[id.group].pop(id.key, None)
+                    if not groups[id.group]:
+                        del groups[id.group]
+        return Receipt(self.survives)
+
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        self.check_open()
+        groups, nothing = self._store.groups, dict[bytes, bytes]()
+        with self._store.lock:
+            return [groups.get(id.group, nothing).get(id.key) for id in ids]
+
+    def keys(self, group: str) -> Iterator[bytes]:
+        self.check_open()
+        with self._store.lock:
+            return iter(list(self._store.groups.get(group, ())))
+
+    def groups(self) -> Iterator[str]:
+        self.check_open()
+        with self._store.lock:
+            return iter(list(self._store.groups))

@@ -1,0 +1,321 @@
+"""The contract between everything that keeps checkpoints and everything that stores them.
+
+A backend stores bytes under ids and makes them durable. It knows nothing of queues, serializers or Spark; whoever is
+above it knows nothing of files and servers. The docstrings here are the rules; `safekeeper.testing.BackendContract`
+checks them, and `docs/writing-a-backend.md` walks through a whole backend.
+
+The rules that hold for the contract as a whole:
+
+- **Atomicity is per id.** After any crash, and to any reader, an id has its old value whole or its new value whole. A
+  batch as a whole may be seen half done, unless the backend says otherwise (`SupportsAtomicBatch`).
+- **Order.** A write that starts after another one returned wins. Of two that overlap, either may win, whole.
+- **Threads and forks.** Any method may be called from any thread at any time. In a child made by `fork`, every method
+  of an inherited handle but `close` raises `Closed`; the parent does not notice.
+- **Size.** `CheckpointId` and `Batch` refuse what is over the limits below, so a backend never sees it. A store with
+  smaller limits hides them: it splits values and hashes keys, and its callers cannot tell.
+- **Errors.** Only `SafekeeperError`s come out. Nothing is skipped in silence.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+
+from safekeeper.errors import BadId, Closed, TooLarge
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from safekeeper.columns import Columns
+    from safekeeper.registry import Url
+
+MAX_GROUP_BYTES = 255
+"""A group has 1 to this many bytes of UTF-8."""
+
+MAX_KEY_BYTES = 32 * 1024
+"""A key has 0 to this many bytes."""
+
+MAX_VALUE_BYTES = 64 * 1024 * 1024
+"""A value has 0 to this many bytes. Larger things are written in parts by the caller, the head last."""
+
+
+class Survives(enum.Flag):
+    """The failures after which an acknowledged write is still there.
+
+    A set, not a scale: a value replicated in memory only survives `HOST` but not `POWER`. A flag is set when that
+    failure may happen anywhere on the path of the write, in the caller, a server or between them.
+    """
+
+    NOTHING = 0
+    PROCESS = enum.auto()
+    """Any one process killed, the caller's or a server's."""
+    OS = enum.auto()
+    """One kernel crashed or rebooted without warning."""
+    POWER = enum.auto()
+    """All hosts without power at the same moment."""
+    HOST = enum.auto()
+    """One host lost for good, with its disks."""
+
+
+class Scope(enum.IntEnum):
+    """Who sees the writes besides the handle that made them; each scope includes the ones before it."""
+
+    PROCESS = 1
+    """Other handles in the same process."""
+    HOST = 2
+    """Other processes on the same host."""
+    NETWORK = 3
+    """Other hosts."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CheckpointId:
+    """The name of one element of state. An id that exists is valid: the limits are checked here and nowhere else."""
+
+    group: str
+    """What it is one of: `WordCounter`, or one partition of a Spark store. 1 to 255 bytes of UTF-8, no control
+    characters."""
+    key: bytes
+    """Which one: `b"foo"`, or one Spark commit. Any bytes, also none, up to `MAX_KEY_BYTES`."""
+
+    def __post_init__(self) -> None:
+        if type(self.group) is not str:
+            raise BadId(f"a group is a str, not {type(self.group).__name__}: decode it first")
+        check_group(self.group)
+        if type(self.key) is not bytes:
+            raise BadId(f"a key is bytes, not {type(self.key).__name__}: encode it first")
+        if len(self.key) > MAX_KEY_BYTES:
+            raise TooLarge(f"a key has at most {MAX_KEY_BYTES} bytes, this one has {len(self.key)}: shorten or hash it")
+
+    def __str__(self) -> str:
+        key = self.key if len(self.key) <= 80 else self.key[:77] + b"..."
+        return f"{self.group}/{key.decode('utf-8', 'backslashreplace')}"
+
+
+@lru_cache(maxsize=4096)
+def check_group(group: str) -> None:
+    """Raise `BadId` unless *group* can be the group of an id."""
+    try:
+        size = len(group.encode())
+    except UnicodeEncodeError as error:
+        raise BadId(f"the group {group!r} has no UTF-8 form: {error.reason}") from error
+    if not 1 <= size <= MAX_GROUP_BYTES:
+        raise BadId(f"a group has 1 to {MAX_GROUP_BYTES} bytes of UTF-8, {group[:40]!r} has {size}")
+    if any(ord(c) < 32 or 127 <= ord(c) < 160 for c in group):
+        raise BadId(f"a group has no control characters, {group!r} has one")
+
+
+class Batch:
+    """What is written together: puts and deletes. A batch holds an id once; the last operation on it counts.
+
+        batch = Batch()
+        batch.put(CheckpointId("WordCounter", b"foo"), b"41")
+        batch.delete(CheckpointId("WordCounter", b"bar"))
+        backend.write(batch)
+
+    Bulk data that is already laid out as Arrow columns goes in as it is, with `Batch.of_columns`. Such a batch takes no
+    single operations. A backend without a bulk path of its own sees no difference: `items` goes over both kinds.
+    """
+
+    __slots__ = ("_operations", "columns", "nbytes")
+
+    def __init__(self, puts: Mapping[CheckpointId, bytes] | None = None) -> None:
+        self._operations: dict[CheckpointId, bytes | None] = {}
+        self.columns: Columns | None = None
+        """The columns of a bulk batch, else None."""
+        self.nbytes = 0
+        """How many bytes of keys and values the batch holds."""
+        for id, value in (puts or {}).items():
+            self.put(id, value)
+
+    @classmethod
+    def of_columns(cls, columns: Columns) -> Self:
+        """A batch of puts given as columns. Where a key stands twice, the last one counts."""
+        batch = cls()
+        batch.columns = columns
+        batch.nbytes = columns.nbytes
+        return batch
+
+    def put(self, id: CheckpointId, value: bytes) -> None:
+        """Set *id* to *value*, whether or not it exists."""
+        if type(value) is not bytes:
+            raise TypeError(f"a value is bytes, not {type(value).__name__}: serialize it first")
+        if len(value) > MAX_VALUE_BYTES:
+            raise TooLarge(f"{id}: a value has at most {MAX_VALUE_BYTES} bytes, this one has {len(value)}: split it")
+        self._set(id, value, len(value))
+
+    def delete(self, id: CheckpointId) -> None:
+        """Remove *id*. That it does not exist is not an error."""
+        self._set(id, None, 0)
+
+    def _set(self, id: CheckpointId, value: bytes | None, size: int) -> None:
+        if self.columns is not None:
+            raise TypeError("a batch of columns takes no single operations: write them as a batch of their own")
+        operations = self._operations
+        if id in operations:
+            self.nbytes -= len(id.key) + len(operations.pop(id) or b"")
+        operations[id] = value
+        self.nbytes += len(id.key) + size
+
+    def items(self) -> Iterable[tuple[CheckpointId, bytes | None]]:
+        """Every id with its value, or with None where it is to be deleted; each id once."""
+        return self._operations.items() if self.columns is None else self.columns.items()
+
+    def __len__(self) -> int:
+        return len(self._operations) if self.columns is None else len(self.columns)
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self)} operations, {self.nbytes} bytes>"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What `Backend.write` promises by returning."""
+
+    survives: Survives
+    """What this write survives."""
+    sync_seconds: float = 0.0
+    """How long the store took to make it durable, where it can tell that from the rest; for measuring."""
+
+
+class Backend(ABC):
+    """A place that keeps bytes under ids. Open one with `safekeeper.open(url)` and use it in a `with` block.
+
+    Opening writes nothing and takes nothing from others, so a store that somebody else is writing can always be read;
+    a store that does not exist yet is empty.
+    """
+
+    survives: Survives
+    """What an acknowledged write survives. What cannot be asked of a server is not declared."""
+    asserted: Survives = Survives.NOTHING
+    """The part of `survives` that was not found out but declared by `?assert=` in the URL."""
+    scope: Scope
+    """Who sees the writes besides this handle."""
+
+    _open = True
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+
+    @classmethod
+    @abstractmethod
+    def from_url(cls, url: Url) -> Self:
+        """Open the store that *url* names, without writing to it. Raise `BadUrl` when it makes no sense."""
+
+    @abstractmethod
+    def write(self, batch: Batch) -> Receipt:
+        """Make *batch* durable, each id whole or not at all.
+
+        Writing an id that exists replaces it; deleting an id that does not exist is not an error, nor is an empty
+        batch. When this returns, the batch survives what `survives` declares and every later `read` in `scope` sees it.
+        When it raises `Unavailable`, any part of the batch may or may not have been written, and writing it again is
+        safe. It cannot happen any more once a later write of the same id has returned.
+        """
+
+    @abstractmethod
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        """The values of *ids*, in their order; None where there is none.
+
+        An id may be asked for twice. A store that cannot be reached raises `Unavailable`, one whose bytes are damaged
+        raises `Corruption`; neither ever looks like an absent id.
+        """
+
+    @abstractmethod
+    def keys(self, group: str) -> Iterator[bytes]:
+        """The keys of *group*, in any order.
+
+        A key that is there from the first step to the last is yielded, perhaps twice; one that comes or goes meanwhile
+        may or may not be. A group that does not exist has no keys. The cost is in proportion to the group, never to
+        the store, and values are not fetched.
+        """
+
+    @abstractmethod
+    def groups(self) -> Iterator[str]:
+        """The groups that have at least one id, in any order, perhaps twice. Writes meanwhile count as in `keys`."""
+
+    def close(self) -> None:
+        """Give back what the handle holds. Everything acknowledged stays. Closing twice is not an error."""
+        self._open = False
+
+    def check_open(self) -> None:
+        """Raise `Closed` if the handle was closed or came here through a fork. For backends, at the start of each
+        method and at each step of an iterator."""
+        if not self._open:
+            raise Closed(f"this {type(self).__name__} was closed: open a new one")
+        if self._owner != os.getpid():
+            raise Closed(f"this {type(self).__name__} belongs to process {self._owner}: open a new one after a fork")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@runtime_checkable
+class SupportsAtomicBatch(Protocol):
+    """A backend whose batches are whole or absent after a crash and to every reader, not only each id."""
+
+    atomic_batch: bool
+    """True; there is nothing to call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What a compaction did."""
+
+    bytes_before: int
+    bytes_after: int
+
+
+@runtime_checkable
+class SupportsCompaction(Protocol):
+    """A backend that can give back the space of replaced and deleted values."""
+
+    def compact(self) -> Compaction:
+        """Give back what can be given back now. Reads and writes go on meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a store holds, as far as it can tell without reading every value."""
+
+    ids: int
+    bytes_stored: int
+    """What it occupies, dead values included."""
+    details: Mapping[str, int | float | str] = field(default_factory=dict)
+    """What is worth knowing about this kind of store: segments, fragmentation, server version."""
+
+
+@runtime_checkable
+class SupportsStats(Protocol):
+    """A backend that can describe what it holds."""
+
+    def stats(self) -> Stats:
+        """The numbers now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One damaged place in a store."""
+
+    place: str
+    """File and offset, row or key: where to look."""
+    problem: str
+    id: CheckpointId | None = None
+    """The id whose value is lost, where that is known."""
+
+
+@runtime_checkable
+class SupportsVerify(Protocol):
+    """A backend that can check itself more thoroughly than by reading every id."""
+
+    def verify(self) -> Iterator[Damage]:
+        """Read and check everything that is stored; yield what is damaged, nothing if all is well."""

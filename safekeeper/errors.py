@@ -1,0 +1,50 @@
+"""Everything safekeeper raises, as one tree.
+
+    SafekeeperError
+    ├── Unavailable         the store could not be reached or could not do it; trying again is safe
+    ├── Corruption          stored bytes are not what was saved; the message names the place
+    ├── Conflict            another writer took over; open the store again
+    ├── Closed              the handle was closed, or inherited through a fork; open a new one
+    ├── TooLarge            the value or key is over the limit; split it     (also a ValueError)
+    ├── BadId               the group or key is not an id; rename it         (also a ValueError)
+    └── BadUrl              the URL names no usable store; correct it        (also a ValueError)
+
+An error says in one line what is wrong and what to do. A driver's own exception never crosses the contract:
+it is chained as the cause.
+"""
+
+
+class SafekeeperError(Exception):
+    """The root of everything safekeeper raises on purpose."""
+
+
+class Unavailable(SafekeeperError):
+    """The store did not answer, or could not do what was asked.
+
+    Absent is never reported this way, and this is never reported as absent. A write that raised it may or may not
+    have happened; writing again is safe.
+    """
+
+
+class Corruption(SafekeeperError):
+    """Stored bytes are not the bytes that were saved. The message names the file, row or key and the place in it."""
+
+
+class Conflict(SafekeeperError):
+    """Another writer took this one's place. Nothing acknowledged is lost; open the store again to go on."""
+
+
+class Closed(SafekeeperError):
+    """The handle was closed, or belongs to the parent of this forked process. Open a new one."""
+
+
+class TooLarge(SafekeeperError, ValueError):
+    """A value or a key is over the limit that holds for every backend. Write it in parts, the head last."""
+
+
+class BadId(SafekeeperError, ValueError):
+    """The group or the key cannot be part of an id."""
+
+
+class BadUrl(SafekeeperError, ValueError):
+    """The URL names no store that can be opened: unknown scheme or option, bad value, missing driver."""
