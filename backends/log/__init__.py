@@ -4,9 +4,10 @@
     ROOT/writer-1/00000013.index        where the newest record of each id is, mapped
     ROOT/writer-1/manifest              which files belong to the store
 
-Concurrent writes share one write and one sync. One process writes at a time, any number read. The bytes, and what may be
-believed of them after a crash, are in `docs/format.md`; the code reads well in this order: `format`, `columnar`, `manifest`,
-`segment`, `scan`, `index_file`, `index`, `recovery`, `store` (reading), `appender`, `writer`, `compaction`.
+Concurrent writes share one write and one sync. One process writes at a time, any number read. The bytes, and what may
+be believed of them after a crash, are in `docs/format.md`; the code reads well in this order: `format`, `columnar`,
+`manifest`, `segment`, `scan`, `index_file`, `index`, `recovery`, `store` (reading), `blocks`, `appender`, `writer`,
+`compaction`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,23 @@ from pathlib import Path
 from threading import Lock
 from typing import Self
 
-from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
+from safekeeper.backend import (
+    Backend,
+    Batch,
+    CheckpointId,
+    Compaction,
+    Damage,
+    Receipt,
+    Scope,
+    Stats,
+    Survives,
+)
 from safekeeper.backends.local import os_errors_as_unavailable, survives_on
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.shared import Log, share, unshare
+from safekeeper.backends.log.store import FOLDER
+from safekeeper.backends.log.verify import verify
 from safekeeper.registry import Url
 
 __all__ = ["LogBackend", "LogOptions"]
@@ -56,7 +69,8 @@ class LogBackend(Backend):
     def write(self, batch: Batch) -> Receipt:
         self.check_open()
         with os_errors_as_unavailable(self._root):
-            seconds = self._shared(create=True).write(batch) if len(batch) else 0.0
+            log = self._shared(create=True) if len(batch) else None
+            seconds = log.write(batch) if log else 0.0
         return Receipt(self.survives, seconds)
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
@@ -80,6 +94,26 @@ class LogBackend(Backend):
             for group in log.store.groups() if log else ():
                 self.check_open()
                 yield group
+
+    def compact(self) -> Compaction:
+        """Rewrite whatever has a dead record, as fast as it goes. It makes this process the writer."""
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            log = self._shared()
+            return log.compact() if log else Compaction(0, 0)
+
+    def stats(self) -> Stats:
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            log = self._shared()
+            return log.stats() if log else Stats(0, 0)
+
+    def verify(self) -> Iterator[Damage]:
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            for damage in verify(self._root / FOLDER):
+                self.check_open()
+                yield damage
 
     def _shared(self, create: bool = False) -> Log | None:
         """The log behind this handle; None if there is no such folder, which then has nothing in it."""

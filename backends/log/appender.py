@@ -41,7 +41,7 @@ class Appender:
         self._files = store.files
         self.folder = store.folder
         self._lock_fd = lock_fd
-        self._epoch = epoch
+        self.epoch = epoch
         self._head = Head.of_writer(store.folder)
         self._always = store.options.sync == "always"
         self._manifest_lock = Lock()
@@ -56,6 +56,8 @@ class Appender:
         self._broken: str | None = None
         self.appended = 0
         """Bytes of blocks since the claim."""
+        self.records = 0
+        """Records since the claim."""
 
     # --- claiming and leaving -----------------------------------------------------------------------------------------
 
@@ -116,7 +118,7 @@ class Appender:
         """Append *batches*, durable with `sync=always`, and let readers see them; how many seconds the sync took."""
         if self._broken is not None:
             raise Unavailable(self._broken)
-        blocks = blocks_of(batches, self._sequence + 1, self._epoch)
+        blocks = blocks_of(batches, self._sequence + 1, self.epoch)
         self._sequence += len(blocks)
         size = sum(block.size for block in blocks)
         if size > MAX_OFFSET:
@@ -137,6 +139,7 @@ class Appender:
                 self._end += block.size
             state.sequence, state.tail = self._sequence, end
         self.appended += size
+        self.records += sum(block.count for block in blocks)
         if self._always:
             self._head.publish(self._sequence, self._sequence)
         elif len(self._buffer) >= _BUFFERED:
@@ -209,6 +212,11 @@ class Appender:
 
     # --- segments and the manifest ------------------------------------------------------------------------------------
 
+    def rotate(self) -> None:
+        """Seal the open segment, if it holds anything, and begin the next one."""
+        if self._end > SEGMENT_HEAD.size:
+            self._begin_segment()
+
     def _begin_segment(self) -> Segment:
         """Seal the segment and begin the next one, both durably."""
         self.sync()
@@ -224,13 +232,12 @@ class Appender:
         self._end = self._ahead = SEGMENT_HEAD.size
         with self._store.lock:
             state = self._store.state
-            self._store.retire(state.segments.keys() - {segment.number for segment in state.manifest.segments})
             state.segments[entry.number], state.counts[entry.number] = self._segment, Counts()
             state.tail = self._end
         return self._segment
 
     def create_segment(self, sequence: int) -> tuple[int, SegmentEntry]:
-        """Create the file of a segment whose records have *sequence* or higher; its content is durable, its name is not."""
+        """Create the file of a segment of records from *sequence* on; its content is durable, its name is not."""
         entry = SegmentEntry(self.take_number(), secrets.randbits(64), sequence)
         fd = self._files.create(self.folder / entry.file_name)
         try:
@@ -257,7 +264,7 @@ class Appender:
     def change_manifest(self, change: Callable[[Manifest], Manifest]) -> None:
         """Replace the manifest by what *change* makes of it, durably. If that fails, either of the two may be there."""
         with self._manifest_lock:
-            manifest = replace(change(self._store.state.manifest), epoch=self._epoch, next=self._next_number)
+            manifest = replace(change(self._store.state.manifest), epoch=self.epoch, next=self._next_number)
             manifest = manifest.save(self.folder, self._files)
             with self._store.lock:
                 self._store.state.manifest = manifest

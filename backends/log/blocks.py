@@ -33,7 +33,9 @@ class Prepared:
         self.columns = batch.columns
         self.entries: list[Entry] = []
         if batch.columns is None:
-            self.entries = [(id.group, id.group.encode(), id.key, value, check_value(value)) for id, value in batch.items()]
+            self.entries = [
+                (id.group, id.group.encode(), id.key, value, check_value(value)) for id, value in batch.items()
+            ]
 
     def __bool__(self) -> bool:
         return bool(self.entries or self.columns)
@@ -47,10 +49,11 @@ class RecordBlock:
         self._sequence, self._epoch = sequence, epoch
         self._payload, self._starts, self._length = encode_records(entries, sequence, epoch)
         self.size = BLOCK.size + self._length
+        self.count = len(entries)
 
     def parts(self, nonce: int, offset: int, synced: int) -> list[Buffer]:
         """The bytes of the block at *offset* of the segment with *nonce*."""
-        header = BlockHeader(self._epoch, self._sequence, synced, self._length, len(self._entries), RECORDS)
+        header = BlockHeader(self._epoch, self._sequence, synced, self._length, self.count, RECORDS)
         return [encode_block(header, nonce, offset), *self._payload]
 
     def install(self, state: State, segment: int, offset: int) -> None:
@@ -75,10 +78,11 @@ class ColumnBlock:
         self._payload = encode_columns(columns, sequence, epoch)
         self._length = sum(map(len, self._payload))
         self.size = BLOCK.size + self._length
+        self.count = len(columns)
 
     def parts(self, nonce: int, offset: int, synced: int) -> list[Buffer]:
         """The bytes of the block at *offset* of the segment with *nonce*."""
-        header = BlockHeader(self._epoch, self._sequence, synced, self._length, len(self._columns), COLUMNS)
+        header = BlockHeader(self._epoch, self._sequence, synced, self._length, self.count, COLUMNS)
         return [encode_block(header, nonce, offset), *self._payload]
 
     def install(self, state: State, segment: int, offset: int) -> None:
@@ -90,8 +94,7 @@ class ColumnBlock:
 
 
 def blocks_of(batches: Sequence[Prepared], sequence: int, epoch: int) -> list[RecordBlock | ColumnBlock]:
-    """The blocks of *batches*, with the sequences from *sequence* on: one for all single operations, one for each batch of
-    columns."""
+    """The blocks of *batches*, numbered from *sequence* on: one for all single operations, one per batch of columns."""
     blocks: list[RecordBlock | ColumnBlock] = []
     entries = batches[0].entries if len(batches) == 1 else [entry for batch in batches for entry in batch.entries]
     if entries:

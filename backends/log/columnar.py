@@ -95,7 +95,7 @@ def decode_columns(block: memoryview, header: BlockHeader) -> tuple[bytes, list[
     if len(block) < ROWS_START:
         return None
     _, keys_size, values_size, group = _HEAD.unpack_from(block, BLOCK.size)
-    layout = _Layout(header.count, keys_size, values_size)
+    layout = _Layout(header.records, keys_size, values_size)
     if layout.end != len(block):
         return None
     table = block[layout.table : layout.values]
@@ -104,7 +104,7 @@ def decode_columns(block: memoryview, header: BlockHeader) -> tuple[bytes, list[
         return None
     if struct.unpack(f"<{len(table) // 8}Q", table) != (*_page_checks(left), *_page_checks(values)):
         return None
-    starts = np.frombuffer(left, _ROW, header.count + 1)["key"].astype(np.int64)
+    starts = np.frombuffer(left, _ROW, header.records + 1)["key"].astype(np.int64)
     return group, split_column(block[layout.keys : layout.keys + keys_size], starts)
 
 
@@ -134,10 +134,10 @@ def read_row(read: Callable[[int, int], bytes], offset: int, nonce: int) -> Row 
         return None
     raw = read(ROWS_START, start)
     header = decode_block(raw, nonce, start)
-    if header is None or header.kind != COLUMNS or number >= header.count or len(raw) < ROWS_START:
+    if header is None or header.kind != COLUMNS or number >= header.records or len(raw) < ROWS_START:
         return None
     _, keys_size, values_size, group = _HEAD.unpack_from(raw, BLOCK.size)
-    layout = _Layout(header.count, keys_size, values_size)
+    layout = _Layout(header.records, keys_size, values_size)
     table = read(layout.values - layout.table, start + layout.table)
     if not _head_is_whole(raw[BLOCK.size :], table, header):
         return None

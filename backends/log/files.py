@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safekeeper.backends import local
 
-Buffer = bytes | memoryview
+Buffer = bytes | bytearray | memoryview
 
 _MOST_BUFFERS = 1024  # IOV_MAX on Linux
 _MOST_BYTES = 1 << 30  # a call of 2 GiB and more would be cut short

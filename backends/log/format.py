@@ -3,8 +3,8 @@
     segment:  "SKLOGSEG" | version u32 | number u32 | nonce u64 | xxh3 u64 of the 24 bytes before | block... | zeros
     block:    xxh3 u64 | mark u32 | epoch u32 | sequence u64 | synced u64 | length u64 | count u32 | kind u32 | payload
               the checksum covers the rest of the header, seeded with the nonce and the block's offset
-    record:   xxh3 u64 | value xxh3 u64 | sequence u64 | epoch u32 | value_len u32 | key_len u16 | group_len u8 | flags u8
-              | group | key | value | zeros to a multiple of 8
+    record:   xxh3 u64 | value xxh3 u64 | sequence u64 | epoch u32 | value_len u32 | key_len u16 | group_len u8
+              | flags u8 | group | key | value | zeros to a multiple of 8
               the first checksum covers everything from the second to the end of the key
     place:    segment number << 34 | row << 33 | grave << 32 | offset / 8
 
@@ -86,7 +86,7 @@ class BlockHeader(NamedTuple):
     """The highest sequence that was durable when the block was written."""
     length: int
     """The bytes of the payload."""
-    count: int
+    records: int
     """How many records or rows it holds."""
     kind: int
 

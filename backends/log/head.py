@@ -1,4 +1,4 @@
-"""The head: a small mapped file in which a writer says how far it is. It is never synced, and nothing depends on it alone.
+"""The head: a small mapped file in which a writer says how far it is. Never synced, and nothing depends on it alone.
 
     word:     0 "SKLOGHED" | 1 version | 2 visible | 3 ~visible | 4 synced | 5 ~synced | 6 generation | 7 ~generation
 

@@ -42,10 +42,6 @@ class Index:
         place = self.table.find(group, key)
         return 0 if place & GRAVE_BIT else place
 
-    def changed(self) -> int:
-        """How many ids the dicts hold."""
-        return sum(len(keys) for places in (self.recent, self.frozen) for keys in places.values())
-
     def new_keys(self, group: str) -> dict[bytes, int]:
         """What the dicts know of a group, a copy."""
         return {**self.frozen.get(group, {}), **self.recent.get(group, {})}
@@ -53,7 +49,8 @@ class Index:
     def old_places(self, group: str) -> U64:
         """The places of a group's values in the table. Those whose ids are in the dicts are out of date."""
         places = self.table.places[self.table.entries(group)]
-        return places[places & np.uint64(GRAVE_BIT) == 0]
+        live: U64 = places[places & np.uint64(GRAVE_BIT) == 0]
+        return live
 
     def has_live(self, group: str) -> bool | None:
         """Whether a group has an id; None if only reading the records can tell."""

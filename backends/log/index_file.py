@@ -4,8 +4,8 @@
               | entry_start u64 (groups + 1) | name_start u64 (groups + 1)
               | high u64... | low u64... | place u64... | names
 
-Groups are sorted by their names' bytes. The entries of a group are sorted by fingerprint, the xxh3-128 of the key with the
-store's seed: a search needs no table, and merging two indexes is one sort.
+Groups are sorted by their names' bytes. The entries of a group are sorted by fingerprint, the xxh3-128 of the key with
+the store's seed: a search needs no table, and merging two indexes is one sort.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class IndexTable:
         parts: list[Buffer] = [
             struct.pack("<IIQ", VERSION, len(self.names), len(self)),
             *(
-                memoryview(np.ascontiguousarray(array, "<u8")).cast("B")
+                array.astype("<u8").data.cast("B")
                 for array in (self.starts, name_starts, self.high, self.low, self.places)
                 if len(array)
             ),
@@ -165,4 +165,6 @@ def _grouped(seed: int, names: list[bytes], groups: NDArray[np.int64], high: U64
     """A table from entries in order, each with the number of its group; groups that have none are left out."""
     counts = np.bincount(groups, minlength=len(names))
     starts = np.concatenate([[0], np.cumsum(counts[counts > 0])]).astype(np.uint64)
-    return IndexTable(seed, [name for name, count in zip(names, counts) if count], starts, high, low, places)
+    return IndexTable(
+        seed, [name for name, count in zip(names, counts, strict=True) if count], starts, high, low, places
+    )

@@ -1,7 +1,7 @@
 """The manifest: what belongs to the store. Replaced whole, so that several files come and go in one step.
 
-    safekeeper-log 1 CHECK
-    {"generation": ..., "segments": [...], ...}
+safekeeper-log 1 CHECK
+{"generation": ..., "segments": [...], ...}
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Manifest:
 
     def file_names(self) -> set[str]:
         """The files that the manifest names."""
-        return {entry.file_name for entry in (*self.segments, *([self.index] if self.index else []))}
+        names = {entry.file_name for entry in self.segments}
+        return names | {self.index.file_name} if self.index else names
 
     def save(self, folder: Path, files: Files) -> Manifest:
         """Make this the manifest of *folder*, as the next generation, durable; the manifest as it was written."""
@@ -112,9 +113,13 @@ def load_manifest(folder: Path) -> Manifest | None:
     if len(words) != 3 or words[0] != _MARK:
         raise Corruption(f"{path}: offset 0: is no manifest of a log")
     if words[2] != b"%016x" % xxhash.xxh3_64_intdigest(body):
-        raise Corruption(f"{path}: offset {len(line) + 1}: the checksum does not match: it was damaged after it was written")
+        raise Corruption(
+            f"{path}: offset {len(line) + 1}: the checksum does not match: it was damaged after it was written"
+        )
     if words[1] != b"%d" % VERSION:
-        raise Corruption(f"{path}: offset {len(_MARK) + 1}: is of version {words[1]!r}, this safekeeper reads {VERSION}")
+        raise Corruption(
+            f"{path}: offset {len(_MARK) + 1}: is of version {words[1]!r}, this safekeeper reads {VERSION}"
+        )
     fields = json.loads(body)
     fields["segments"] = tuple(SegmentEntry(**entry) for entry in fields["segments"])
     fields["index"] = IndexEntry(**fields["index"]) if fields["index"] else None

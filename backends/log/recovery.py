@@ -1,8 +1,8 @@
 """Reading a writer's folder as it is: what the index file knows, then the tail. It writes nothing.
 
 Torn or corrupt? Below the end of a sealed segment everything must be whole. In the open one, the first place that is no
-good block is `Corruption` if a later header, the head or the manifest names a sequence above the last good one as durable;
-otherwise it is a torn tail, never acknowledged, and is cut.
+good block is `Corruption` if a later header, the head or the manifest names a sequence above the last good one as
+durable; otherwise it is a torn tail, never acknowledged, and is cut.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.index import Index
 from safekeeper.backends.log.index_file import IndexTable, open_index_file
 from safekeeper.backends.log.manifest import Manifest, SegmentEntry, load_manifest
-from safekeeper.backends.log.scan import Found, Scan, headers_behind, scan
+from safekeeper.backends.log.scan import Found, Scan, blocks_behind, scan
 from safekeeper.backends.log.segment import Segment
 from safekeeper.errors import Corruption
 
@@ -67,7 +67,7 @@ class State:
 
 def load(folder: Path) -> State | None:
     """The state of *folder*, None if nothing was ever written there."""
-    head = Head.of_reader(folder)  # before the manifest: what it names as durable is then in files that it knows
+    head = Head.of_reader(folder)  # before the manifest, so that the manifest knows the files of what it names
     synced = (head and head.synced) or 0
     manifest = load_manifest(folder)
     if manifest is None:
@@ -96,6 +96,12 @@ def load(folder: Path) -> State | None:
     return state
 
 
+def durable_sequence(folder: Path, manifest: Manifest) -> int:
+    """The highest sequence that is known to be durable without reading segments."""
+    head = Head.of_reader(folder)
+    return max(manifest.sequence, (head and head.synced) or 0)
+
+
 def _open_table(folder: Path, manifest: Manifest) -> IndexTable | None:
     if manifest.index is None:
         return IndexTable(manifest.seed)
@@ -116,7 +122,7 @@ def _scan_entry(segment: Segment, entry: SegmentEntry, manifest: Manifest, synce
         if not met.complete or met.end != entry.end:
             raise Corruption(f"{segment.path}: offset {met.end}: no whole block, in a sealed segment: damaged")
         return met
-    durable = max([synced, manifest.sequence, *(header.synced for header in headers_behind(segment, met.end))])
+    durable = max([synced, manifest.sequence, *(header.synced for _, header in blocks_behind(segment, met.end))])
     if durable > met.sequence:
         raise Corruption(
             f"{segment.path}: offset {met.end}: no whole block, but sequence {durable} was durable and"

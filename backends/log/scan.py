@@ -20,8 +20,11 @@ from safekeeper.backends.log.format import (
     RECORD,
     ROW_BIT,
     BlockHeader,
+    check_value,
     decode_block,
+    decode_record_head,
     place_of,
+    verified_id,
 )
 from safekeeper.backends.log.segment import Segment
 
@@ -90,7 +93,7 @@ def _records(block: bytes, header: BlockHeader, segment: int, offset: int) -> li
     found = []
     unpack, digest, size = RECORD.unpack_from, xxhash.xxh3_64_intdigest, RECORD.size
     position, end = BLOCK.size, len(block)
-    for _ in range(header.count):
+    for _ in range(header.records):
         if position + size > end:
             return None
         check, value_check, sequence, epoch, value_size, key_size, group_size, flags = unpack(block, position)
@@ -113,7 +116,8 @@ def _rows(block: bytes, header: BlockHeader, segment: int, offset: int) -> list[
     if columns is None:
         return None
     group, keys = columns
-    return [Found(group, key, place, header.sequence) for key, place in zip(keys, row_places(segment, offset, len(keys)))]
+    places = row_places(segment, offset, len(keys))
+    return [Found(group, key, place, header.sequence) for key, place in zip(keys, places, strict=True)]
 
 
 def row_places(segment: int, block: int, count: int) -> range:
@@ -123,13 +127,32 @@ def row_places(segment: int, block: int, count: int) -> range:
     return range(first, first + count * step, step)
 
 
-def headers_behind(segment: Segment, offset: int) -> Iterator[BlockHeader]:
-    """The valid headers at any multiple of 8 behind *offset*: what was written after a damaged place."""
+def damaged_records(block: bytes, header: BlockHeader) -> Iterator[tuple[int, tuple[bytes, bytes] | None]]:
+    """The damaged records of a block that fails: where each starts, and its id if only its value is damaged.
+
+    Behind a record whose head is damaged nothing more can be told.
+    """
+    position = BLOCK.size
+    for _ in range(header.records):
+        raw = block[position:]
+        head = decode_record_head(raw)
+        id = head and verified_id(head, raw)
+        if head is None or id is None:
+            yield position, None
+            return
+        if check_value(raw[head.value_start : head.value_start + head.value_size]) != head.value_check:
+            yield position, id
+        position += head.size
+
+
+def blocks_behind(segment: Segment, offset: int) -> Iterator[tuple[int, BlockHeader]]:
+    """The offsets and headers of valid blocks at any multiple of 8 behind *offset*: what came after a damaged place."""
     offset += 8
     while len(raw := segment.read(_WINDOW + BLOCK.size, offset)) >= BLOCK.size:
-        marks = np.frombuffer(raw, "<u4", len(raw) // 8 * 2)[2::2]  # every header has its mark 8 bytes behind its start
+        marks = np.frombuffer(raw, "<u4", len(raw) // 8 * 2)[2::2]  # a header's mark is 8 bytes behind its start
         for unit in np.flatnonzero(marks == BLOCK_MARK).tolist():
             start = unit * 8
-            if start < _WINDOW and (header := decode_block(raw[start : start + BLOCK.size], segment.nonce, offset + start)):
-                yield header
+            header = decode_block(raw[start : start + BLOCK.size], segment.nonce, offset + start)
+            if header is not None and start < _WINDOW:
+                yield offset + start, header
         offset += _WINDOW

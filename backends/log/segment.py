@@ -10,10 +10,13 @@ from safekeeper.backends.log import columnar
 from safekeeper.backends.log.format import (
     ROW_BIT,
     SEGMENT_HEAD,
+    RecordHead,
     check_value,
     decode_record_head,
+    encode_record_head,
     encode_segment_head,
     offset_of,
+    padding,
     verified_id,
 )
 from safekeeper.backends.log.manifest import SegmentEntry
@@ -59,44 +62,62 @@ class Segment:
 
     def read_id(self, place: int) -> tuple[bytes, bytes]:
         """The group and key at *place*, verified, without reading the value."""
-        offset = offset_of(place)
         if place & ROW_BIT:
-            row = columnar.read_row(self.read, offset, self.nonce)
-            return (row.group, row.key) if row else self.corrupt(offset)
-        raw = self.read(_FIRST_READ, offset)
-        head = decode_record_head(raw)
-        if head and len(raw) < head.value_start:
-            raw = self.read(head.value_start, offset)
-        return (head and verified_id(head, raw)) or self.corrupt(offset)
+            row = self._read_row(place)
+            return row.group, row.key
+        return self._read_head(place)[1]
 
     def read_value(self, place: int, group: bytes, key: bytes) -> bytes:
         """The value at *place*, verified to be that of *group* and *key*."""
-        offset = offset_of(place)
         if place & ROW_BIT:
-            row = columnar.read_row(self.read, offset, self.nonce)
-            found, value = (row and (row.group, row.key)), (row and row.value())
+            row = self._read_row(place)
+            found, value = (row.group, row.key), row.value()
         else:
-            found, value = self._read_record(offset)
-        if found is None or value is None:
-            self.corrupt(offset)
+            head, found, raw = self._read_head(place)
+            value = self._value(head, raw, place)
+        if value is None:
+            self.corrupt(place)
         if found != (group, key):
-            raise Corruption(f"{self.path}: offset {offset}: holds {found!r} where the index says {(group, key)!r}")
+            raise Corruption(f"{self._at(place)}: holds {found!r} where the index says {(group, key)!r}")
         return value
 
-    def _read_record(self, offset: int) -> tuple[tuple[bytes, bytes] | None, bytes | None]:
+    def read_record(self, place: int) -> tuple[bytes, int]:
+        """The whole record at *place*, verified, and its sequence. A row comes as a record."""
+        if place & ROW_BIT:
+            row = self._read_row(place)
+            value = row.value()
+            if value is None:
+                self.corrupt(place)
+            record = encode_record_head(row.sequence, row.epoch, row.group, row.key, value, check_value(value)) + value
+            return record + padding(len(record)), row.sequence
+        head, _, raw = self._read_head(place)
+        value = self._value(head, raw, place)
+        if value is None:
+            self.corrupt(place)
+        return raw[: head.value_start] + value + padding(head.value_start + head.value_size), head.sequence
+
+    def _read_row(self, place: int) -> columnar.Row:
+        return columnar.read_row(self.read, offset_of(place), self.nonce) or self.corrupt(place)
+
+    def _read_head(self, place: int) -> tuple[RecordHead, tuple[bytes, bytes], bytes]:
+        """A record's head and id, verified, and its first bytes."""
+        offset = offset_of(place)
         raw = self.read(_FIRST_READ, offset)
         head = decode_record_head(raw)
-        if head is None:
-            return None, None
-        start, end = head.value_start, head.value_start + head.value_size
-        if start > len(raw):
-            raw = self.read(start, offset)
-        found = verified_id(head, raw)
-        if found is None:
-            return None, None
-        value = raw[start:end] if end <= len(raw) else self.read(head.value_size, offset + start)
-        return found, value if check_value(value) == head.value_check else None
+        if head and head.value_start > len(raw):
+            raw = self.read(head.value_start, offset)
+        id = head and verified_id(head, raw)
+        return (head, id, raw) if head and id else self.corrupt(place)
 
-    def corrupt(self, offset: int) -> NoReturn:
-        """Raise the `Corruption` of a record at *offset* that fails its checksum."""
-        raise Corruption(f"{self.path}: offset {offset}: a checksum does not match: damaged after it was written")
+    def _value(self, head: RecordHead, raw: bytes, place: int) -> bytes | None:
+        """The value of a record whose first bytes are *raw*; None if its checksum fails."""
+        start, end = head.value_start, head.value_start + head.value_size
+        value = raw[start:end] if end <= len(raw) else self.read(head.value_size, offset_of(place) + start)
+        return value if check_value(value) == head.value_check else None
+
+    def _at(self, place: int) -> str:
+        return f"{self.path}: offset {offset_of(place)}"
+
+    def corrupt(self, place: int) -> NoReturn:
+        """Raise the `Corruption` of a record whose checksum fails."""
+        raise Corruption(f"{self._at(place)}: a checksum does not match: damaged after it was written")

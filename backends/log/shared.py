@@ -1,13 +1,15 @@
 """One `Log` per root and process, however many handles there are."""
+
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from safekeeper.backend import Batch
+from safekeeper.backend import Batch, Compaction, Stats
 from safekeeper.backends.log.appender import Appender
+from safekeeper.backends.log.background import Background
+from safekeeper.backends.log.compaction import MANY_SMALL
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.store import Store
@@ -15,29 +17,62 @@ from safekeeper.backends.log.writer import Writer
 from safekeeper.errors import BadUrl
 
 
+class _Writing:
+    """What a log has from its first write on."""
+
+    def __init__(self, store: Store) -> None:
+        self.appender = Appender.claim(store)
+        self.writer = Writer(self.appender)
+        self.background = Background(store, self.writer, self.appender)
+
+
 class Log:
     """A root in this process: its store, and its writer from the first write on."""
 
     def __init__(self, root: Path, options: LogOptions, files: Files) -> None:
+        self.options = options
         self.store = Store(root, options, files)
         self.handles = 0
         self._claiming = Lock()
-        self._writer: Writer | None = None
+        self._writing: _Writing | None = None
 
     def write(self, batch: Batch) -> float:
         """Append a batch; how many seconds its sync took."""
-        return (self._writer or self._claim()).write(batch)
+        writing = self._writing or self._claim()
+        seconds = writing.writer.write(batch)
+        if writing.background.due():
+            writing.background.wake()
+        return seconds
 
-    def _claim(self) -> Writer:
+    def compact(self) -> Compaction:
+        """Drop and rewrite whatever has a dead record."""
+        writing = self._writing or self._claim()
+        before = self.store.bytes_stored()
+        writing.background.run_pass(everything=True)
+        return Compaction(before, self.store.bytes_stored())
+
+    def stats(self) -> Stats:
+        """What the log holds."""
+        problem = self._writing.background.problem if self._writing else ""
+        return self.store.stats({"background": problem} if problem else {})
+
+    def _claim(self) -> _Writing:
         with self._claiming:
-            if self._writer is None:
-                self._writer = Writer(Appender.claim(self.store))
-            return self._writer
+            if self._writing is None:
+                writing = _Writing(self.store)
+                if self.store.small_segments() >= MANY_SMALL:
+                    # Now, not in the background: writers that are killed early would leave one more each time.
+                    writing.background.run_pass(everything=False)
+                self._writing = writing
+            return self._writing
 
     def close(self) -> None:
         """Leave the root to others."""
-        if self._writer is not None:
-            with self._writer.exclusive() as appender:
+        if (writing := self._writing) is not None:
+            writing.background.stop()
+            if self.store.tail_is_long():
+                writing.background.run_pass(everything=False)
+            with writing.writer.exclusive() as appender:
                 appender.close()
         self.store.close()
 
@@ -46,13 +81,26 @@ _lock = Lock()
 _logs: dict[tuple[int, int], Log] = {}
 
 
+def _forget_in_child() -> None:
+    global _lock
+    _lock = Lock()
+    _logs.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
 def share(root: Path, options: LogOptions, files: Files) -> Log:
-    """The log of a folder that exists, for one more handle."""
+    """The log of a folder that exists, for one more handle. Handles with different options cannot share one."""
     stat = os.stat(root)
     with _lock:
         log = _logs.setdefault((stat.st_dev, stat.st_ino), Log(root, options, files))
+        if log.options != options:
+            raise BadUrl(f"{root} is open in this process with other options: {log.options}")
         log.handles += 1
         return log
+
+
 def unshare(log: Log) -> None:
     """Take back a `share`; the last one closes the log."""
     with _lock:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from safekeeper.backend import CheckpointId
+import numpy as np
+
+from safekeeper.backend import CheckpointId, Stats
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.format import GRAVE_BIT, segment_of
 from safekeeper.backends.log.head import Head
@@ -24,6 +27,10 @@ from safekeeper.errors import Corruption
 FOLDER: Final = "writer-1"
 """The one writer's folder. A root with several writers has more of them."""
 
+SMALL_SHARE: Final = 8
+"""A segment is small below this part of the usual size."""
+_SHORT_TAIL: Final = 1000  # records; read in a few milliseconds
+_SHORT_SHARE: Final = 200
 _MOST_OPEN: Final = 256  # segments open at the same time; a usual limit of files for a process is 1,024
 
 
@@ -104,14 +111,52 @@ class Store:
             if certain or (certain is None and next(self.keys(name), None) is not None):
                 yield name
 
+    # --- describing ---------------------------------------------------------------------------------------------------
+
+    def stats(self, details: dict[str, int | float | str]) -> Stats:
+        """What the log holds, with *details* added to its own."""
+        self.refresh()
+        with self.lock:
+            manifest, index = self.state.manifest, self.state.index
+            table, new = index.table, {group: index.new_keys(group) for group in {*index.recent, *index.frozen}}
+        old = int(np.count_nonzero(table.places & np.uint64(GRAVE_BIT) == 0))
+        ids = old + sum(
+            (not place & GRAVE_BIT) - bool((before := table.find(group, key)) and not before & GRAVE_BIT)
+            for group, keys in new.items()
+            for key, place in keys.items()
+        )
+        own = {"segments": len(manifest.segments), "indexed": len(table), "generation": manifest.generation}
+        return Stats(ids, self.bytes_stored(), own | details)
+
+    def bytes_stored(self) -> int:
+        """What the files occupy."""
+        try:
+            with os.scandir(self.folder) as files:
+                return sum(file.stat().st_size for file in files)
+        except FileNotFoundError:
+            return 0
+
+    def small_segments(self) -> int:
+        """How many sealed segments are small."""
+        sealed = [entry.end for entry in self.state.manifest.segments if entry.end is not None]
+        return sum(end < self.options.segment // SMALL_SHARE for end in sealed)
+
+    def tail_is_long(self) -> bool:
+        """Whether reading what the index file does not know would take longer than a moment."""
+        with self.lock:
+            state = self.state
+            known = sum(entry.puts + entry.graves for entry in state.manifest.segments)
+            records = sum(counts.puts + counts.graves for counts in state.counts.values())
+            return records - known > max(_SHORT_TAIL, len(state.index.table) // _SHORT_SHARE)
+
     # --- keeping up with a writer in another process ------------------------------------------------------------------
 
     def refresh(self) -> None:
         """Catch up with what another process has written."""
         while not self.writing:
             head = self._head = self._head or Head.of_reader(self.folder)
-            visible = head and head.visible  # first: what it names is in a manifest of the generation seen next
-            generation = head and head.generation
+            visible = head.visible if head else None  # first: the generation that is seen next has it
+            generation = head.generation if head else None
             if not self._loaded or generation != self._seen_generation:
                 self._load(generation)
             elif visible is None or visible <= self.state.sequence or not self._scan_tail(visible):

@@ -1,7 +1,7 @@
 """Concurrent callers share one write and one sync, without a thread for writing.
 
-Whoever finds nobody writing leads: takes all that is queued, appends it and wakes those it belongs to. The first of those
-who came meanwhile leads next.
+Whoever finds nobody writing leads: takes all that is queued, appends it and wakes those it belongs to. The first of
+those who came meanwhile leads next.
 """
 
 from __future__ import annotations
