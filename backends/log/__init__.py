@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Self
@@ -43,6 +44,7 @@ __all__ = ["LogBackend", "LogOptions"]
 class LogBackend(Backend):
     """A handle of a log. All handles of a root in one process share its files and its writer."""
 
+    scope = Scope.PROCESS  # others on the host can read it, but a second one that wants to write is refused
     atomic_batch = True
 
     def __init__(
@@ -54,9 +56,7 @@ class LogBackend(Backend):
         self._files = files or Files()
         with os_errors_as_unavailable(self._root):
             durable = survives_on(self._root)
-        always = self._options.sync == "always"
-        self.survives = durable if always else Survives.NOTHING
-        self.scope = Scope.HOST if always else Scope.PROCESS
+        self.survives = durable if self._options.sync == "always" else Survives.NOTHING
         self._log: Log | None = None
         self._lock = Lock()
 
@@ -117,16 +117,21 @@ class LogBackend(Backend):
 
     def _shared(self, create: bool = False) -> Log | None:
         """The log behind this handle; None if there is no such folder, which then has nothing in it."""
-        if self._log is None:
-            with self._lock:
-                if create:
-                    self._files.make_folder(self._root)
-                if self._log is None and self._root.is_dir():
+        if self._log is not None:
+            return self._log
+        with self._lock:
+            self.check_open()
+            if create:
+                self._files.make_folder(self._root)
+            if self._log is None:
+                with suppress(FileNotFoundError):
                     self._log = share(self._root, self._options, self._files)
-        return self._log
+            return self._log
 
     def close(self) -> None:
-        log, self._log = self._log, None
-        super().close()
-        if log is not None and self._owner == os.getpid():
-            unshare(log)
+        if self._owner != os.getpid():
+            return super().close()
+        with self._lock:
+            log, self._log = self._log, None
+            super().close()
+        return unshare(log) if log else None

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from threading import Lock
 from typing import Final
 
@@ -24,13 +25,13 @@ from safekeeper.backends.log.manifest import Manifest, SegmentEntry
 from safekeeper.backends.log.recovery import Counts, State, load
 from safekeeper.backends.log.segment import Segment
 from safekeeper.backends.log.store import Store
-from safekeeper.errors import TooLarge, Unavailable
+from safekeeper.errors import Closed, TooLarge, Unavailable
 
 _JOINED: Final = 256 << 10  # up to here one copy is cheaper than many buffers for the kernel
 _ZEROS: Final = memoryview(bytes(1 << 20))
 _FIRST_AHEAD: Final = 64 << 10
 _BUFFERED: Final = 1 << 20
-_OURS: Final = re.compile(r"\d{8,}\.(segment|index)|manifest\.tmp")
+_OURS: Final = re.compile(r"(\d{8,})\.(?:segment|index)|manifest\.tmp")
 
 
 class Appender:
@@ -45,15 +46,16 @@ class Appender:
         self._head = Head.of_writer(store.folder)
         self._always = store.options.sync == "always"
         self._manifest_lock = Lock()
-        self._next_number = store.state.manifest.next
-        self._sequence = max(store.state.sequence, self._head.visible or 0)
-        self._flushed = self._synced = store.state.sequence
+        self._next_number = max([store.state.manifest.next, *(number + 1 for number in _numbers(self.folder))])
+        self._given = max(store.state.sequence, self._head.visible or 0)  # to a block, whether or not it was written
+        self._appended = self._flushed = self._synced = store.state.sequence
         self._segment: Segment | None = None  # none: the next write begins one
         self._fd = -1
         self._end = store.state.tail
         self._ahead = 0
         self._buffer = bytearray()
         self._broken: str | None = None
+        self._closed = False
         self.appended = 0
         """Bytes of blocks since the claim."""
         self.records = 0
@@ -99,6 +101,7 @@ class Appender:
 
     def close(self) -> None:
         """Seal the segment and give the root back. Raise `Unavailable` only if that loses what was acknowledged."""
+        self._closed = True
         try:
             if self._always:
                 with suppress(OSError):  # the next writer seals it as well
@@ -116,10 +119,12 @@ class Appender:
 
     def append(self, batches: list[Prepared]) -> float:
         """Append *batches*, durable with `sync=always`, and let readers see them; how many seconds the sync took."""
+        if self._closed:
+            raise Closed(f"{self._store.root} was closed: open it again")
         if self._broken is not None:
             raise Unavailable(self._broken)
-        blocks = blocks_of(batches, self._sequence + 1, self.epoch)
-        self._sequence += len(blocks)
+        blocks = blocks_of(batches, self._given + 1, self.epoch)
+        self._given += len(blocks)
         size = sum(block.size for block in blocks)
         if size > MAX_OFFSET:
             raise TooLarge(f"a batch has at most {MAX_OFFSET} bytes, this one has {size}: split it")
@@ -137,11 +142,13 @@ class Appender:
             for block in blocks:
                 block.install(state, segment.number, self._end)
                 self._end += block.size
-            state.sequence, state.tail = self._sequence, end
+            self._appended = state.sequence = self._given
+            state.tail = end
         self.appended += size
         self.records += sum(block.count for block in blocks)
         if self._always:
-            self._head.publish(self._sequence, self._sequence)
+            self._flushed = self._synced = self._appended
+            self._head.publish(self._flushed, self._synced)
         elif len(self._buffer) >= _BUFFERED:
             self.flush()
         return seconds
@@ -161,7 +168,6 @@ class Appender:
         except BaseException:
             self._abandon()
             raise
-        self._flushed = self._synced = self._sequence
         return time.perf_counter() - started
 
     def _keep(self, parts: list[Buffer]) -> float:
@@ -181,17 +187,17 @@ class Appender:
             self._files.write(self._fd, [self._buffer], self._end - len(self._buffer))
         self._segment.pending = None
         self._buffer = bytearray()
-        self._flushed = self._sequence
+        self._flushed = self._appended
         self._head.publish(self._flushed, self._synced)
 
     def sync(self) -> None:
         """Make everything appended so far durable."""
-        if self._synced == self._sequence or self._segment is None:
+        if self._synced == self._appended or self._segment is None:
             return
         self.flush()
         with self._breaking():
             self._files.sync(self._fd)
-        self._synced = self._sequence
+        self._synced = self._appended
         self._head.publish(self._flushed, self._synced)
 
     @contextmanager
@@ -269,6 +275,11 @@ class Appender:
             with self._store.lock:
                 self._store.state.manifest = manifest
             self._head.publish_generation(manifest.generation)
+
+
+def _numbers(folder: Path) -> Iterator[int]:
+    """The numbers of the files in *folder*, also of those that a crash left behind."""
+    return (int(match[1]) for name in os.listdir(folder) if (match := _OURS.fullmatch(name)) and match[1])
 
 
 def _with_segment(manifest: Manifest, entry: SegmentEntry) -> Manifest:

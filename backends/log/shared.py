@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 
 from safekeeper.backend import Batch, Compaction, Stats
 from safekeeper.backends.log.appender import Appender
@@ -14,7 +14,7 @@ from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.store import Store
 from safekeeper.backends.log.writer import Writer
-from safekeeper.errors import BadUrl
+from safekeeper.errors import BadUrl, SafekeeperError
 
 
 class _Writing:
@@ -33,6 +33,8 @@ class Log:
         self.options = options
         self.store = Store(root, options, files)
         self.handles = 0
+        """How many share it; below 0 while it is being closed."""
+        self.closed = Event()
         self._claiming = Lock()
         self._writing: _Writing | None = None
 
@@ -70,10 +72,14 @@ class Log:
         """Leave the root to others."""
         if (writing := self._writing) is not None:
             writing.background.stop()
-            if self.store.tail_is_long():
-                writing.background.run_pass(everything=False)
-            with writing.writer.exclusive() as appender:
-                appender.close()
+            try:
+                if self.store.tail_is_long():
+                    writing.background.run_pass(everything=False)
+            except (OSError, SafekeeperError):
+                pass  # the next one to open it reads the tail instead
+            finally:
+                with writing.writer.exclusive() as appender:
+                    appender.close()
         self.store.close()
 
 
@@ -92,13 +98,21 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 def share(root: Path, options: LogOptions, files: Files) -> Log:
     """The log of a folder that exists, for one more handle. Handles with different options cannot share one."""
-    stat = os.stat(root)
-    with _lock:
-        log = _logs.setdefault((stat.st_dev, stat.st_ino), Log(root, options, files))
-        if log.options != options:
-            raise BadUrl(f"{root} is open in this process with other options: {log.options}")
-        log.handles += 1
-        return log
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        stat = os.fstat(fd)
+    finally:
+        os.close(fd)
+    key = (stat.st_dev, stat.st_ino)
+    while True:
+        with _lock:
+            log = _logs.setdefault(key, Log(root, options, files))
+            if log.handles >= 0:
+                if log.options != options:
+                    raise BadUrl(f"{root} is open in this process with other options: {log.options}")
+                log.handles += 1
+                return log
+        log.closed.wait()
 
 
 def unshare(log: Log) -> None:
@@ -107,6 +121,11 @@ def unshare(log: Log) -> None:
         log.handles -= 1
         if log.handles:
             return
-        for key in [key for key, other in _logs.items() if other is log]:
-            del _logs[key]
+        log.handles = -1  # whoever opens the root again waits until it is given back
+    try:
         log.close()
+    finally:
+        with _lock:
+            for key in [key for key, other in _logs.items() if other is log]:
+                del _logs[key]
+        log.closed.set()

@@ -22,7 +22,7 @@ from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.recovery import State, load
 from safekeeper.backends.log.scan import scan
 from safekeeper.backends.log.segment import Segment
-from safekeeper.errors import Corruption
+from safekeeper.errors import Closed, Corruption
 
 FOLDER: Final = "writer-1"
 """The one writer's folder. A root with several writers has more of them."""
@@ -48,7 +48,7 @@ class Store:
         self.writing = False
         """Whether this process is the writer, so that nobody else changes anything."""
         self._loading = Lock()
-        self._loaded = False
+        self._loaded = self._closed = False
         self._head: Head | None = None
         self._seen_generation: int | None = None
         self._open: dict[int, Segment] = {}
@@ -154,6 +154,7 @@ class Store:
     def refresh(self) -> None:
         """Catch up with what another process has written."""
         while not self.writing:
+            self._check_open()
             head = self._head = self._head or Head.of_reader(self.folder)
             visible = head.visible if head else None  # first: the generation that is seen next has it
             generation = head.generation if head else None
@@ -164,7 +165,7 @@ class Store:
 
     def _load(self, generation: int | None) -> None:
         with self._loading:
-            if self.writing or (self._loaded and generation == self._seen_generation):
+            if self.writing or self._closed or (self._loaded and generation == self._seen_generation):
                 return
             try:
                 state = load(self.folder)
@@ -179,7 +180,7 @@ class Store:
         """Read on in the open segment; False if it holds nothing more."""
         with self.lock:
             state = self.state
-            if self.writing or visible <= state.sequence or not state.manifest.segments:
+            if self.writing or self._closed or visible <= state.sequence or not state.manifest.segments:
                 return False
             segment = state.segments[state.manifest.segments[-1].number]
             self._open_file(segment)
@@ -227,6 +228,7 @@ class Store:
             self._unpin(segments.values())
 
     def _pin(self, places: Iterable[int]) -> dict[int, Segment]:
+        self._check_open()
         segments: dict[int, Segment] = {}
         for number in {place >> 34 for place in places if place}:
             segment = segments[number] = self.state.segments[number]
@@ -267,6 +269,11 @@ class Store:
                 segment.close()
 
     def close(self) -> None:
-        """Give back the files."""
-        with self.lock:
+        """Give back the files. Reads that are under way end well; later ones raise `Closed`."""
+        with self._loading, self.lock:
+            self._closed = True
             self.state.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"{self.root} was closed: open it again")
