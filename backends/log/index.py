@@ -46,19 +46,19 @@ class Index:
         """What the dicts know of a group, a copy."""
         return {**self.frozen.get(group, {}), **self.recent.get(group, {})}
 
-    def old_places(self, group: str) -> U64:
-        """The places of a group's values in the table. Those whose ids are in the dicts are out of date."""
-        places = self.table.places[self.table.entries(group)]
-        live: U64 = places[places & np.uint64(GRAVE_BIT) == 0]
+    def old_places(self, group: str, new: Iterable[bytes]) -> U64:
+        """The places of a group's values in the table, but for those whose keys are in *new*."""
+        entries = self.table.entries(group)
+        places = self.table.places[entries]
+        current = places & np.uint64(GRAVE_BIT) == 0
+        current[[at - entries.start for key in new if (at := self.table.position(group, key)) >= 0]] = False
+        live: U64 = places[current]
         return live
 
-    def has_live(self, group: str) -> bool | None:
-        """Whether a group has an id; None if only reading the records can tell."""
+    def has_live(self, group: str) -> bool:
+        """Whether a group has an id."""
         new = self.new_keys(group)
-        if any(not place & GRAVE_BIT for place in new.values()):
-            return True
-        old = len(self.old_places(group))
-        return None if new and old else old > 0
+        return any(not place & GRAVE_BIT for place in new.values()) or len(self.old_places(group, new)) > 0
 
     def group_names(self) -> Iterator[str]:
         """The groups that have or had an id, each once."""

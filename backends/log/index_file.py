@@ -63,17 +63,22 @@ class IndexTable:
 
     def find(self, group: str, key: bytes) -> int:
         """The place of an id, 0 if it has none."""
+        at = self.position(group, key)
+        return int(self.places[at]) if at >= 0 else 0
+
+    def position(self, group: str, key: bytes) -> int:
+        """Which entry is that of an id, -1 if there is none."""
         entries = self.entries(group)
         if entries.start == entries.stop:
-            return 0
+            return -1
         fingerprint = xxhash.xxh3_128_intdigest(key, self.seed)
         high, low = np.uint64(fingerprint >> 64), fingerprint & _LOW
         at = entries.start + int(self.high[entries].searchsorted(high))
         while at < entries.stop and self.high[at] == high:
             if int(self.low[at]) == low:
-                return int(self.places[at])
+                return at
             at += 1
-        return 0
+        return -1
 
     def merged(self, changes: Changes) -> IndexTable:
         """A table with *changes* on top of this one."""

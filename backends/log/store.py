@@ -83,7 +83,8 @@ class Store:
             self.refresh()
             with self.lock:
                 index = self.state.index
-                new, places = index.new_keys(group), sorted(index.old_places(group).tolist())
+                new = index.new_keys(group)
+                places = sorted(index.old_places(group, new).tolist())
                 try:
                     segments = self._pin(places)
                     break
@@ -95,8 +96,7 @@ class Store:
                 name, key = segments[segment_of(place)].read_id(place)
                 if name != group.encode():
                     segments[segment_of(place)].corrupt(place)
-                if key not in new:
-                    yield key
+                yield key
         finally:
             self._unpin(segments.values())
 
@@ -107,8 +107,8 @@ class Store:
             names = list(self.state.index.group_names())
         for name in names:
             with self.lock:
-                certain = self.state.index.has_live(name)
-            if certain or (certain is None and next(self.keys(name), None) is not None):
+                there = self.state.index.has_live(name)
+            if there:
                 yield name
 
     # --- describing ---------------------------------------------------------------------------------------------------
