@@ -138,6 +138,8 @@ def read_row(read: Callable[[int, int], bytes], offset: int, nonce: int) -> Row 
         return None
     _, keys_size, values_size, group = _HEAD.unpack_from(raw, BLOCK.size)
     layout = _Layout(header.records, keys_size, values_size)
+    if layout.end != header.size:  # the lengths are not verified yet, and may ask for more memory than there is
+        return None
     table = read(layout.values - layout.table, start + layout.table)
     if not _head_is_whole(raw[BLOCK.size :], table, header):
         return None
