@@ -76,7 +76,7 @@ class IndexTable:
         at = entries.start + int(self.high[entries].searchsorted(high))
         while at < entries.stop and self.high[at] == high:
             if int(self.low[at]) == low:
-                return at
+                return int(at)
             at += 1
         return -1
 
