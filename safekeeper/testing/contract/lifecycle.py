@@ -52,7 +52,7 @@ class LifecycleContract(Kit):
         assert isinstance(store.survives, Survives)
         assert isinstance(store.scope, Scope)
         assert store.asserted == Survives.NOTHING
-        receipt = put(store, CheckpointId(group, b"key"), b"value")
+        receipt = store.write(Batch({CheckpointId(group, b"key"): b"value"}))
         assert isinstance(receipt, Receipt)
         assert store.survives in receipt.survives
         assert receipt.sync_seconds >= 0
@@ -62,7 +62,7 @@ class LifecycleContract(Kit):
         with safekeeper.open(url) as plain, safekeeper.open(f"{url}{join}assert=host,power") as store:
             assert store.survives == plain.survives | Survives.HOST | Survives.POWER
             assert store.asserted == (Survives.HOST | Survives.POWER) & ~plain.survives
-            assert store.survives in put(store, CheckpointId(group, b"key"), b"").survives
+            assert store.survives in store.write(Batch({CheckpointId(group, b"key"): b""})).survives
 
     def test_an_unknown_option_is_refused(self, url: str) -> None:
         join = "&" if Url.parse(url).query else "?"
