@@ -290,7 +290,8 @@ class _Counter:
 
     def add(self, amount: int) -> None:
         self._sum += amount
-        self._status.update(self._text.format(self._sum))
+        if err.is_terminal:
+            self._status.update(self._text.format(self._sum))
 
     def total(self, amounts: Iterable[int]) -> int:
         for amount in amounts:
