@@ -13,6 +13,8 @@ from safekeeper.testing.entry_point import write_entry_points
 
 HERE = Path(__file__).parent
 
+pytestmark = pytest.mark.timeout(900)  # the first test waits for all of them
+
 CAUGHT_BY = {
     "WritesLate": "test_what_was_written_is_read_here_and_by_another_handle",
     "TakesUnreachableForAbsent": "test_a_store_that_cannot_be_reached_is_an_error_of_ours_and_not_empty[read]",

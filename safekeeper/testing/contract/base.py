@@ -25,8 +25,8 @@ LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
 class Kit:
     """Fixtures for tests of a backend. A subclass gives the fixture `url`; everything else has a default.
 
-    The tests use groups with fresh names and leave the others alone, so where a store is expensive to make, `url` may
-    be of a wider scope than one test; then override `traces` as well, since the store is not unwritten.
+    Where a store is expensive to make, `url` may be of a wider scope than one test: the tests do not mind what other
+    tests have left in it.
     """
 
     examples: int = 20
@@ -57,7 +57,7 @@ class Kit:
         return url.replace(parsed.path, f"{occupied}/store", 1)
 
     def traces(self, url: str) -> list[str]:
-        """What an outsider finds of the store at *url*, without opening it; nothing if it was never written.
+        """What an outsider finds of the store at *url*, without opening it: the same before and after a mere look.
 
         By default it is the path, if that exists. Stores that have none skip the test unless they override this.
         """
