@@ -49,6 +49,8 @@ class Completions:
     def open(self, entry: Entry, callback: Callback | None) -> Ticket:
         """Begin with *entry*. With the lock held."""
         self.metrics.saves += 1
+        if entry.serializing:
+            self.metrics.serialize.record(entry.serializing)
         entry.newest = self.metrics.saves
         ticket = Ticket(self, entry, callback)
         if callback is not None:

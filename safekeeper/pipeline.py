@@ -92,15 +92,6 @@ class Pipeline:
         self.completions.report()
         return ticket if entered else None
 
-    def refuse(self, entry: Entry, error: SafekeeperError, callback: Callback | None) -> Ticket:
-        """Complete *entry* with *error* at once."""
-        with self.lock:
-            self.check_open()
-            ticket = self.completions.open(entry, callback)
-            self.completions.fail(entry, error)
-        self.completions.report()
-        return ticket
-
     def check_open(self) -> None:
         """Raise `Closed` if nothing is accepted any more."""
         if self._closed is not None:
@@ -115,6 +106,8 @@ class Pipeline:
         """Put *entry* on the queue of *stage*, or do with it what the overflow policy says. False if it would have to
         wait and may not. With the lock held, as everything up to `_serialize`."""
         queue = stage.queue
+        if entry.refused is not None:
+            self.completions.fail(entry, entry.refused)
         while entry.outcome is None:
             if self._overflow == "coalesce" and self._coalesce(queue, entry):
                 return True

@@ -55,6 +55,8 @@ class Entry:
         "outcome",
         "preceding",
         "queue",
+        "refused",
+        "serializing",
         "since",
         "size",
         "state",
@@ -70,12 +72,16 @@ class Entry:
         self.deadline = deadline
         self.encoded = True
         """Whether `value` is what will be written; if not, `state` is still to be serialized."""
+        self.refused: SafekeeperError | None = None
+        """Why it has no bytes: it completes with this and goes nowhere."""
+        self.serializing = 0.0
+        """How long its serialization took before it was submitted."""
         self.value: bytes | None = None
         """The bytes to write; None deletes."""
         self.state: Any = None
         self.lock: StateLock | None = None
         """To be held while `state` is serialized."""
-        self.size = 0
+        self.size = len(id.key)
         """What it counts for in the queue's bytes."""
         self.weight = 1
         """What it counts for in the queue's number of entries: one, or its callbacks where they are more."""
