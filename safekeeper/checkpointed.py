@@ -273,7 +273,7 @@ class Checkpointed(Generic[S]):
         return element.ticket
 
     def _saved(self, element: Element[S], version: int, ticket: Ticket) -> None:
-        """The keeper calls back. Whoever holds the element's lock may be waiting for the keeper: do not take it here."""
+        """The keeper calls back. Not with the element's lock: its holder may be waiting for the keeper."""
         if isinstance(ticket.outcome(), Receipt):
             with self._guard:
                 element.stored = max(element.stored, version)
