@@ -111,7 +111,7 @@ class Pipeline:
         while entry.outcome is None:
             if self._overflow == "coalesce" and self._coalesce(queue, entry):
                 return True
-            if queue.has_room(entry.size):
+            if queue.has_room(entry):
                 self._push(stage, entry)
                 return True
             if self._overflow == "reject" or self.completions.in_callback:
@@ -128,9 +128,9 @@ class Pipeline:
         return True
 
     def _coalesce(self, queue: LaneQueue, entry: Entry) -> bool:
-        """Let the waiting entry of the same id carry *entry* too, if there is one and the bytes have room."""
+        """Let the waiting entry of the same id carry *entry* too, if there is one and room for it."""
         carrier = queue.last(entry.id)
-        if carrier is None or carrier.queue is not queue or not queue.has_room(entry.size, instead_of=carrier):
+        if carrier is None or carrier.queue is not queue or not queue.can_replace(carrier, entry):
             return False
         self.completions.supersede(entry)
         queue.replace(carrier, entry)

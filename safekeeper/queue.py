@@ -25,7 +25,7 @@ class Bounds:
     """How much may wait in a queue. What workers have in their hands comes on top: at most this much for each."""
 
     count: int = 10_000
-    """Entries."""
+    """Entries. Superseded saves that have a callback count too."""
     nbytes: int = 64 * 1024 * 1024
     """Bytes of states and keys. One entry that is larger enters when the queue is empty."""
 
@@ -71,12 +71,18 @@ class LaneQueue:
         """How full it is, from 0 to 1; above 1 with an entry larger than the bounds."""
         return max(self.count / self.bounds.count, self.nbytes / self.bounds.nbytes)
 
-    def has_room(self, size: int, instead_of: Entry | None = None) -> bool:
-        """Whether an entry of *size* bytes may enter, in place of another one if that is given."""
-        count, nbytes = self.count + 1, self.nbytes + size
-        if instead_of is not None:
-            count, nbytes = count - 1, nbytes - instead_of.size
-        return count <= 1 or (count <= self.bounds.count and nbytes <= self.bounds.nbytes)
+    def has_room(self, entry: Entry) -> bool:
+        """Whether *entry* may enter."""
+        return not self.count or self._fits(self.count + entry.weight, self.nbytes + entry.size)
+
+    def can_replace(self, carrier: Entry, newer: Entry) -> bool:
+        """Whether *carrier*, which waits here, may do what *newer* was to do."""
+        callbacks = len(carrier.listeners or ()) + len(newer.listeners or ())
+        count, nbytes = self.count - carrier.weight + max(callbacks, 1), self.nbytes - carrier.size + newer.size
+        return self._fits(count, 0 if self.count == carrier.weight else nbytes)
+
+    def _fits(self, count: int, nbytes: int) -> bool:
+        return count <= self.bounds.count and nbytes <= self.bounds.nbytes
 
     def push(self, entry: Entry) -> None:
         """Put *entry* at the end of its lane, whether or not there is room."""
@@ -90,7 +96,7 @@ class LaneQueue:
         self._enter(entry)
 
     def replace(self, carrier: Entry, newer: Entry) -> None:
-        """Let *carrier*, which waits here, do what *newer* was to do, at its own place in the queue."""
+        """Let *carrier* do what *newer* was to do, at its own place in the queue."""
         self.count -= carrier.weight
         self.nbytes -= carrier.size
         carrier.adopt(newer)

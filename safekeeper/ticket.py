@@ -107,7 +107,7 @@ class Entry:
         self.encoded, self.value, self.state, self.lock = newer.encoded, newer.value, newer.state, newer.lock
         if newer.listeners:
             self.listeners = (self.listeners or []) + newer.listeners
-            self.weight = len(self.listeners)
+        self.weight = max(len(self.listeners or ()), 1)
         newer.heir = self
         newer.drop_state()
         newer.wake()
