@@ -202,7 +202,8 @@ class SafeKeeper:
                 entry.set_value(self._encode(state))
             except SafekeeperError as error:
                 entry.refused = error
-            entry.serializing = time.monotonic() - entry.since
+            entry.since, begun = time.monotonic(), entry.since
+            entry.serializing = entry.since - begun
         return entry
 
     def _encode(self, state: Any) -> bytes:

@@ -137,7 +137,6 @@ class Pipeline:
         return True
 
     def _push(self, stage: Stage, entry: Entry) -> None:
-        entry.since = time.monotonic()
         stage.queue.push(entry)
         try:
             stage.wake()
@@ -182,6 +181,7 @@ class Pipeline:
                 self.completions.fail(entry, failure)
             else:
                 entry.set_value(value)
+                entry.since = ended
                 self._enter(self.storage, entry)
             # Not before it is in the other queue: until then nothing else of its id may be serialized.
             self.serialization.queue.release(entry)
