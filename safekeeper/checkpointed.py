@@ -37,7 +37,20 @@ _EVERY_EVENT = Every(events=1)
 class Element(Generic[S]):
     """One element of state. Inside `Checkpointed.event` it belongs to that block alone."""
 
-    __slots__ = ("gone", "key", "known", "loaded", "lock", "since", "state", "stored", "submitted", "ticket", "version")
+    __slots__ = (
+        "attempt",
+        "gone",
+        "key",
+        "known",
+        "loaded",
+        "lock",
+        "since",
+        "state",
+        "stored",
+        "submitted",
+        "ticket",
+        "version",
+    )
 
     def __init__(self, key: bytes) -> None:
         self.key = key
@@ -51,6 +64,7 @@ class Element(Generic[S]):
         self.gone = False  # from memory: whoever still has it looks the key up again
         # Events are counted: all, those in the newest save that was begun, and those in the newest that is stored.
         self.version = self.submitted = self.stored = 0
+        self.attempt = 0  # the number of the newest save
         self.since = 0.0  # when the first event after `submitted` came
 
 
@@ -152,10 +166,16 @@ class Checkpointed(Generic[S]):
         if sweeper is not None:
             sweeper.join()
         self.checkpoint()
-        with self._guard:
-            tickets = [element.ticket for element in self._elements.values() if element.ticket is not None]
-        for ticket in tickets:
-            ticket.result()
+        saved = [element for element in self._copy(self._elements) if element.ticket is not None]
+        for element in saved:
+            with element.lock:
+                version, attempt, ticket = element.submitted, element.attempt, element.ticket
+            assert ticket is not None
+            ticket.outcome()
+            self._saved(element, version, attempt, ticket)  # its callback may come a moment later
+        for element in self._copy(self._failed):
+            assert element.ticket is not None
+            element.ticket.result()
 
     def __len__(self) -> int:
         """How many elements are in memory."""
@@ -262,9 +282,10 @@ class Checkpointed(Generic[S]):
         """Save a locked element."""
         with self._guard:
             before, element.submitted = element.submitted, element.version
+            element.attempt += 1
             for elements in (self._dirty, self._postponed, self._failed):
                 elements.pop(element.key, None)
-        told = partial(self._saved, element, element.version)
+        told = partial(self._saved, element, element.version, element.attempt)
         try:
             element.ticket = self._keeper.save(self._id(element.key), element.state, callback=told)
         except BaseException:
@@ -272,12 +293,12 @@ class Checkpointed(Generic[S]):
             raise
         return element.ticket
 
-    def _saved(self, element: Element[S], version: int, ticket: Ticket) -> None:
+    def _saved(self, element: Element[S], version: int, attempt: int, ticket: Ticket) -> None:
         """The keeper calls back. Not with the element's lock: its holder may be waiting for the keeper."""
         if isinstance(ticket.outcome(), Receipt):
             with self._guard:
                 element.stored = max(element.stored, version)
-        elif element.submitted == version:
+        elif element.attempt == attempt:
             self._not_saved(element, element.stored)
 
     def _not_saved(self, element: Element[S], submitted: int) -> None:

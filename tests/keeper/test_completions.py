@@ -37,7 +37,7 @@ def test_unavailable_is_tried_again_until_the_store_answers(store):
 
 
 def test_unavailable_ends_at_the_deadline_with_what_the_store_said(store, eventually):
-    store.fail("write", times=-1, error=Unavailable("the disk is full"))
+    store.fail("write", times=10**9, error=Unavailable("the disk is full"))
     keeper = SafeKeeper(store, backoff=QUICK)
     keeper.save(A, 1, deadline=1000)
     eventually(lambda: keeper.metrics().retries > 0)
