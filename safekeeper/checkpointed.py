@@ -16,56 +16,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import takewhile
-from threading import Event, Lock, RLock, Thread
+from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from safekeeper.backend import CheckpointId, Receipt, check_group
+from safekeeper.element import Element
 from safekeeper.errors import Closed, SafekeeperError
 from safekeeper.keeper import SafeKeeper
 from safekeeper.policy import Calibrate, Every, Trigger, Ttl
 from safekeeper.reading import Progress
-from safekeeper.ticket import StateLock, Ticket
+from safekeeper.ticket import Ticket
 
 _log = logging.getLogger("safekeeper")
 
 S = TypeVar("S")
 
 _EVERY_EVENT = Every(events=1)
-
-
-class Element(Generic[S]):
-    """One element of state. Inside `Checkpointed.event` it belongs to that block alone."""
-
-    __slots__ = (
-        "attempt",
-        "gone",
-        "key",
-        "known",
-        "loaded",
-        "lock",
-        "since",
-        "state",
-        "stored",
-        "submitted",
-        "ticket",
-        "version",
-    )
-
-    def __init__(self, key: bytes) -> None:
-        self.key = key
-        self.state: S
-        """What is saved; change it, or set it to something new."""
-        self.ticket: Ticket | None = None
-        """The newest save of this element, None if there was none since it came into memory."""
-        self.lock = RLock()
-        self.loaded = False  # whether `state` is set
-        self.known = False  # whether it was in the store or had an event
-        self.gone = False  # from memory: whoever still has it looks the key up again
-        # Events are counted: all, those in the newest save that was begun, and those in the newest that is stored.
-        self.version = self.submitted = self.stored = 0
-        self.attempt = 0  # the number of the newest save
-        self.since = 0.0  # when the first event after `submitted` came
 
 
 class Checkpointed(Generic[S]):
@@ -268,13 +235,13 @@ class Checkpointed(Generic[S]):
 
     def _save_idle(self, element: Element[S]) -> None:
         """Save an element that has something to be saved, unless an event has it just now."""
-        with _if_free(element.lock) as free:
+        with element.if_free() as free:
             if free and element.version > element.submitted and not element.gone:
                 self._save(element)
 
     def _evict(self, element: Element[S]) -> None:
         """Take an element out of memory if everything of it is stored, unless an event has it just now."""
-        with _if_free(element.lock) as free:
+        with element.if_free() as free:
             if free and element.version == element.stored and not element.gone:
                 self._drop(element)
 
@@ -343,14 +310,3 @@ class Checkpointed(Generic[S]):
     def _copy(self, elements: Mapping[bytes, Element[S]]) -> list[Element[S]]:
         with self._guard:
             return list(elements.values())
-
-
-@contextmanager
-def _if_free(lock: StateLock) -> Iterator[bool]:
-    """Hold *lock* inside the block if nobody else has it; whether that is so."""
-    free = lock.acquire(blocking=False)
-    try:
-        yield free
-    finally:
-        if free:
-            lock.release()

@@ -61,7 +61,7 @@ class Completions:
         return ticket
 
     def take_back(self, entry: Entry) -> None:
-        """*entry* was opened just now, under the same hold of the lock, and has not happened."""
+        """Let the opening of *entry*, under the same hold of the lock, not have happened."""
         self.metrics.saves -= 1
         self._open.discard(entry)
 

@@ -21,7 +21,8 @@ from safekeeper.backoff import Backoff
 from safekeeper.errors import BadState, SafekeeperError, TooLarge, Unavailable
 from safekeeper.fuse import Fuse
 from safekeeper.metrics import Metrics
-from safekeeper.pipeline import Overflow, Pipeline
+from safekeeper.overflow import Overflow
+from safekeeper.pipeline import Pipeline
 from safekeeper.queue import Bounds
 from safekeeper.reading import Progress, Reader
 from safekeeper.serializers import Codec, Compression, Migrate, Serializer, is_immutable, serializer_named, size_of
@@ -208,6 +209,8 @@ class SafeKeeper:
 
     def _encode(self, state: Any) -> bytes:
         """The bytes to write for *state*."""
+        if state is None:
+            raise BadState("None is what fetch says of an id that is not there: save something else, or forget the id")
         if self._codec is not None:
             value = self._codec.encode(state)
         elif type(state) is bytes:

@@ -174,6 +174,14 @@ def test_a_serializer_that_raises_fails_its_save_alone(store, error, how):
             assert lock.acquire(blocking=False), "the lock was given back"
 
 
+def test_none_is_no_state(store):
+    """Or it could not be told from an id that is not there."""
+    with SafeKeeper(store) as keeper:
+        for lock in (None, threading.Lock()):
+            with pytest.raises(BadState, match="None is what fetch says"):
+                keeper.save(A, None, lock=lock).result()
+
+
 def test_a_worker_survives_a_serializer_that_exits(store):
     with SafeKeeper(store, serializer=Touchy()) as keeper:
         with pytest.raises(SafekeeperError, match="the serializer failed"):
