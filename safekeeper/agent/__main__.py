@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -14,6 +16,8 @@ import safekeeper
 from safekeeper.agent.frames import VERSION
 from safekeeper.agent.server import Server
 from safekeeper.errors import SafekeeperError
+
+_M_MMAP_THRESHOLD = -3  # from malloc.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ def main() -> int:
     """Serve until standard input ends or SIGTERM comes; 1 if it could not start, with the reason on standard output."""
     if len(sys.argv) != 2:
         sys.exit("usage: python -m safekeeper.agent SOCKET")
+    _give_memory_back()
     logging.basicConfig(level=logging.INFO, format="safekeeper agent %(process)d: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a shell is for the job, not for its state
     signal.signal(signal.SIGTERM, _end)
@@ -64,6 +69,12 @@ def _serve(path: str, answer: int) -> int:
             pass
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end has begun: let it be a clean one
     return 0
+
+
+def _give_memory_back() -> None:
+    """Make the C library return large blocks to the system when they are freed, instead of keeping some per thread."""
+    with suppress(OSError, AttributeError):  # a C library that knows no mallopt
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 
 
 def _tell(answer: int, line: dict[str, object]) -> None:

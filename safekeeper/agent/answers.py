@@ -97,6 +97,7 @@ class Answers:
                 (value,) = self._backend.read([id])
                 room.shrink(len(value or b""))
                 yield Kind.VALUE, frames.value(index, value)
+                del value
         yield _done(started)
 
 

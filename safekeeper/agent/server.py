@@ -17,7 +17,7 @@ from threading import Lock, Thread
 from typing import Self
 
 from safekeeper.agent import frames
-from safekeeper.agent.answers import Answers, Reply, failure
+from safekeeper.agent.answers import Answers, Replies, Reply, failure
 from safekeeper.agent.budget import Budget
 from safekeeper.agent.frames import BadFrame, Body, Code, Head, Kind
 from safekeeper.backend import Backend
@@ -137,18 +137,22 @@ class _Conversation:
 
     def _answer(self, head: Head) -> None:
         with closing(self._answers.to(head.kind, self._receive_body(head))) as replies:
-            while True:
-                try:
-                    reply = next(replies)
-                except StopIteration:
-                    return
-                except BadFrame:
-                    raise
-                except Exception as error:
-                    if not isinstance(error, SafekeeperError):
-                        log.exception("request %d failed by a defect of the backend", head.request)
-                    reply = failure(error)  # the last one: a generator that raised has ended
-                self._send(head.request, reply)
+            while self._send_next(head.request, replies):
+                pass
+
+    def _send_next(self, request: int, replies: Replies) -> bool:
+        """Send the next of *replies*, if there is one. Nothing refers to it when this returns: its room is free."""
+        try:
+            reply = next(replies, None)
+        except BadFrame:
+            raise
+        except Exception as error:
+            if not isinstance(error, SafekeeperError):
+                log.exception("request %d failed by a defect of the backend", request)
+            reply = failure(error)  # the last one: a generator that raised has ended
+        if reply is not None:
+            self._send(request, reply)
+        return reply is not None
 
     def _receive_body(self, head: Head) -> Body:
         data = self._receive(head.length)
