@@ -21,7 +21,7 @@ import secrets
 import shutil
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from urllib.parse import unquote_to_bytes
 
 import xxhash
 
-from safekeeper.backend import MAX_GROUP_BYTES, MAX_KEY_BYTES, Backend, Batch, CheckpointId, Receipt, Scope
+from safekeeper.backend import MAX_GROUP_BYTES, MAX_KEY_BYTES, Backend, Batch, CheckpointId, Damage, Receipt, Scope
 from safekeeper.backends.local import make_folder, os_errors_as_unavailable, survives_on, sync_folder, write_all
 from safekeeper.errors import Corruption
 from safekeeper.registry import Url
@@ -123,12 +123,10 @@ class FileBackend(Backend):
             data = path.read_bytes()
         except FileNotFoundError:
             return None
-        found, start = _decode_id(path, data)
-        if xxhash.xxh3_64_intdigest(memoryview(data)[_CHECKED_FROM:]) != _HEAD.unpack_from(data)[1]:
-            raise Corruption(f"{path}: the checksum does not match: the file was damaged after it was written")
+        found, value = _decode(path, data)
         if found != id:
             raise Corruption(f"{path}: holds {found} instead of {id}: files were renamed")
-        return data[start:]
+        return value
 
     def keys(self, group: str) -> Iterator[bytes]:
         self.check_open()
@@ -152,6 +150,23 @@ class FileBackend(Backend):
                         yield group.decode()
                 elif id := next(filter(None, map(_read_id, _files(folder))), None):
                     yield id.group
+
+    def verify(self, checked: Callable[[int], object]) -> Iterator[Damage]:
+        """Read every file and check its sum and that it stands where its id belongs."""
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            for path in (path for folder in _folders(self._root) for path in _files(folder)):
+                self.check_open()
+                try:
+                    data = path.read_bytes()
+                    checked(len(data))
+                    id, _ = _decode(path, data)
+                    if self._path(id) != path:
+                        yield Damage(str(path), f"holds {id}, which belongs in another file: files were renamed")
+                except FileNotFoundError:
+                    continue
+                except Corruption as error:
+                    yield Damage(str(path), str(error).removeprefix(f"{path}: "))
 
     def close(self) -> None:
         temporary, self._temporary = self._temporary, None
@@ -244,6 +259,14 @@ def _decode_id(path: Path, data: bytes) -> tuple[CheckpointId, int]:
         ), key_from + key_size
     except ValueError as error:
         raise Corruption(f"{path}: holds no valid id: {error}") from error
+
+
+def _decode(path: Path, data: bytes) -> tuple[CheckpointId, bytes]:
+    """The id and the value in a file, both checked."""
+    id, start = _decode_id(path, data)
+    if xxhash.xxh3_64_intdigest(memoryview(data)[_CHECKED_FROM:]) != _HEAD.unpack_from(data)[1]:
+        raise Corruption(f"{path}: the checksum does not match: the file was damaged after it was written")
+    return id, data[start:]
 
 
 def _read_id(path: Path) -> CheckpointId | None:
