@@ -55,10 +55,20 @@ final class Family {
 
   /** Whether the record at {@code address} is its key's newest. */
   boolean isNewest(int address) {
+    return index.holds(hashOfKey(address), address);
+  }
+
+  /** Let a copy of a record that is its key's newest take its place. */
+  void relink(int address, int copy) {
+    index.replace(hashOfKey(address), address, copy);
+    if (ordered != null) {
+      ordered.put(pages.page(copy), Pages.offset(copy), copy);
+    }
+  }
+
+  private int hashOfKey(int address) {
     byte[] page = pages.page(address);
     int record = Pages.offset(address);
-    long key = Record.at(Record.keyOffset(page, record));
-    int length = Record.keyLength(page, record);
-    return index.find(HashIndex.hash(page, key, length), page, key, length) == address;
+    return HashIndex.hash(page, Record.at(Record.keyOffset(page, record)), Record.keyLength(page, record));
   }
 }

@@ -47,11 +47,22 @@ final class HashIndex {
     own();
     int slot = slotOf(hash, base, offset, length);
     int before = (int) slots[slot];
-    slots[slot] = (long) hash << 32 | address & 0xffffffffL;
+    slots[slot] = entry(hash, address);
     if (before == 0 && ++size > slots.length / 3 * 2) {
       resize();
     }
     return before;
+  }
+
+  /** Whether the record at {@code address}, whose key has this hash, is its key's newest. Looks at no record. */
+  boolean holds(int hash, int address) {
+    return (int) slots[slotOf(hash, address)] != 0;
+  }
+
+  /** Let the record at {@code to} be the newest instead of the one at {@code from}, which is it and has the same key. */
+  void replace(int hash, int from, int to) {
+    own();
+    slots[slotOf(hash, from)] = entry(hash, to);
   }
 
   /** Forget the key; return the address of its newest record, or 0 if there was none. */
@@ -80,6 +91,20 @@ final class HashIndex {
       slot = slot + 1 & mask;
     }
     return slot;
+  }
+
+  private int slotOf(int hash, int address) {
+    long wanted = entry(hash, address);
+    int mask = slots.length - 1;
+    int slot = hash & mask;
+    while (slots[slot] != 0 && slots[slot] != wanted) {
+      slot = slot + 1 & mask;
+    }
+    return slot;
+  }
+
+  private static long entry(int hash, int address) {
+    return (long) hash << 32 | address & 0xffffffffL;
   }
 
   private boolean isAt(int address, Object base, long offset, int length) {

@@ -230,6 +230,11 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
     locationChecked = true;
   }
 
+  /** The process that keeps this provider's commits. */
+  Agent agent() {
+    return agent;
+  }
+
   // ---- for the store
 
   LoadedState.Committed commit(SafeKeeperStateStore store) throws IOException {

@@ -65,13 +65,13 @@ final class Settings {
     return number("leaseMs", 60_000, 0);
   }
 
-  /** {@code codec}: how commits are compressed, {@code lz4} (the default), {@code zstd} or {@code none}. */
+  /** {@code codec}: how commits are compressed, {@code zstd} (the default), {@code lz4}, which is faster and larger, or none. */
   Codec codec() {
-    String name = get("codec").orElse("lz4");
+    String name = get("codec").orElse("zstd");
     try {
       return Codec.valueOf(name.toUpperCase(Locale.ROOT));
     } catch (IllegalArgumentException error) {
-      throw bad("codec", name, "lz4, zstd or none");
+      throw bad("codec", name, "zstd, lz4 or none");
     }
   }
 

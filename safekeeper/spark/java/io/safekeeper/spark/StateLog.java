@@ -288,7 +288,8 @@ final class StateLog {
       if (!Record.isTombstone(walk.page(), walk.offset()) && family.isNewest(address)) {
         int copy = appendCopy(walk.page(), walk.offset(), size);
         Record.markCleaned(pages.page(copy), Pages.offset(copy));
-        note(copy, family.link(copy, copy));
+        family.relink(address, copy);
+        note(copy, address);
         moved += size;
       }
       extent.advance(walk.after(), size);
