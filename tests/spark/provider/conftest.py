@@ -8,7 +8,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,16 +129,3 @@ def items(listed: Any) -> dict[str, str]:
 @pytest.fixture(name="items")
 def items_fixture() -> Callable[[Any], dict[str, str]]:
     return items
-
-
-@pytest.fixture
-def stopped_agents(world: World) -> Iterator[list[int]]:
-    """Processes that a test has stopped; those that still are when it ends go on."""
-    import os
-    import signal
-
-    pids: list[int] = []
-    yield pids
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)

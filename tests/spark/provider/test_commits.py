@@ -305,7 +305,14 @@ def test_a_checkpoint_without_metadata_is_an_error_that_says_so(world: Any) -> N
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("codec", "gzip"), ("cleanAt", "1"), ("cleanAt", "x"), ("valueBytes", "0"), ("movedCheckpoint", "maybe"), ("leaseMs", "-")],
+    [
+        ("codec", "gzip"),
+        ("cleanAt", "1"),
+        ("cleanAt", "x"),
+        ("valueBytes", "0"),
+        ("movedCheckpoint", "maybe"),
+        ("leaseMs", "-"),
+    ],
 )
 def test_a_wrong_setting_shows_before_the_first_batch(world: Any, setting: str, value: str) -> None:
     with fails_with(f"{setting}={value}: it takes"):

@@ -1,6 +1,7 @@
 package io.safekeeper.spark;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
@@ -98,7 +99,8 @@ public final class TestProvider {
     while (feed.hasNext()) {
       var change = feed.next();
       String value = change._3() == null ? "" : "=" + change._3().getString(0);
-      changes.add(change._4() + " " + change._1() + " " + TestStore.text(change._2()) + value);
+      String type = change._1().toString().replace("_record", "");
+      changes.add(change._4() + " " + type + " " + TestStore.text(change._2()) + value);
     }
     feed.closeIfNeeded();
     return changes;
@@ -146,6 +148,14 @@ public final class TestProvider {
     thread.setDaemon(true);
     thread.start();
     return result;
+  }
+
+  /** Whether a thread is in a method of a class of this package. */
+  public static boolean someThreadIsIn(String type, String method) {
+    String name = TestProvider.class.getPackageName() + "." + type;
+    return Thread.getAllStackTraces().values().stream()
+        .flatMap(Arrays::stream)
+        .anyMatch(line -> line.getClassName().equals(name) && line.getMethodName().equals(method));
   }
 
   public Future<TestStore> openInBackground(long version) {
