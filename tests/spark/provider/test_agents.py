@@ -121,7 +121,7 @@ def test_an_interpreter_without_safekeeper_is_an_error_that_says_so(world: Any, 
 
 
 @pytest.mark.parametrize(
-    ("url", "problem"), [("nonsense:", "no backend for nonsense"), ("file://host/x", "names a host")]
+    ("url", "problem"), (("nonsense:", "no backend for nonsense"), ("file://host/x", "names a host"))
 )
 def test_a_wrong_url_shows_before_the_first_batch(world: Any, url: str, problem: str) -> None:
     with pytest.raises(Py4JJavaError, match=f"cannot be opened: .*{problem}"):

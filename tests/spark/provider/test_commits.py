@@ -149,7 +149,7 @@ def test_an_unknown_id_is_an_error(world_with_ids: Any) -> None:
         world_with_ids.provider().open(1, "7b0e2d9c-0000-4000-8000-000000000000")
 
 
-@pytest.mark.parametrize("lost", [0, 1, 2])
+@pytest.mark.parametrize("lost", (0, 1, 2))
 def test_a_missing_commit_is_an_error_and_never_a_shorter_state(world: Any, lost: int) -> None:
     provider = world.provider(cleanAt=1000)
     for version in range(3):
@@ -181,7 +181,7 @@ def test_a_failed_load_does_not_keep_others_out(world: Any) -> None:
     provider.open(0, None).put(0, 0, "a").commit()
 
 
-@pytest.mark.parametrize("codec", ["zstd", "lz4", "none"])
+@pytest.mark.parametrize("codec", ("zstd", "lz4", "none"))
 def test_a_commit_above_the_value_limit_is_written_in_parts(world: Any, items: Any, codec: str) -> None:
     provider = world.provider(valueBytes=64 << 10, codec=codec)
     store = provider.open(0, None).putMany(2000, 200, 7).put(1, 1, "A" * 300_000)
@@ -305,14 +305,14 @@ def test_a_checkpoint_without_metadata_is_an_error_that_says_so(world: Any) -> N
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [
+    (
         ("codec", "gzip"),
         ("cleanAt", "1"),
         ("cleanAt", "x"),
         ("valueBytes", "0"),
         ("movedCheckpoint", "maybe"),
         ("leaseMs", "-"),
-    ],
+    ),
 )
 def test_a_wrong_setting_shows_before_the_first_batch(world: Any, setting: str, value: str) -> None:
     with fails_with(f"{setting}={value}: it takes"):

@@ -27,8 +27,8 @@ def test_removing_what_is_not_there_is_no_change(world: Any) -> None:
     assert list(provider.changes(1, 1, None)) == []
 
 
-@pytest.mark.parametrize("encoding", ["plain", "prefix", "range"])
-@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize("encoding", ("plain", "prefix", "range"))
+@pytest.mark.parametrize("steps", (0, 3))
 def test_an_iterator_shows_the_store_as_it_was_when_opened(world: Any, items: Any, encoding: str, steps: int) -> None:
     store = world.provider(encoding).open(0, None)
     for key in range(10):
@@ -178,7 +178,7 @@ def test_an_aborted_column_family_was_never_there(world: Any) -> None:
     assert list(provider.open(0, None).families()) == ["default"]
 
 
-@pytest.mark.parametrize("name", ["", " a", "default", "$mine"])
+@pytest.mark.parametrize("name", ("", " a", "default", "$mine"))
 def test_column_family_names_that_spark_reserves_are_refused(world: Any, name: str) -> None:
     with fails_with("STATE_STORE_CANNOT"):
         world.provider(families=True).open(0, None).createFamily(name, "plain", False)
