@@ -55,13 +55,15 @@ class Server:
     def close(self, grace_seconds: float = 30) -> None:
         """Take no more requests, answer those that were read in full, and remove the socket.
 
-        A write that takes longer than *grace_seconds* is left to itself: it was not acknowledged.
+        The folder of the socket goes too if nothing else is in it. A write that takes longer than *grace_seconds* is
+        left to itself: it was not acknowledged.
         """
         with self._lock:
             self._stopping = True
             connections = list(self._connections.items())
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             os.unlink(self._path)
+            os.rmdir(os.path.dirname(self._path))  # it was made for the socket; where more is in it, it stays
         self._listener.shutdown(socket.SHUT_RDWR)
         for connection, _ in connections:
             with suppress(OSError):
