@@ -192,5 +192,7 @@ def _is_due(fault: _Fault) -> bool:
     if fault.skip:
         fault.skip -= 1
         return False
-    fault.times -= 1 if fault.times > 0 else 0
+    if fault.times == 0:
+        return False
+    fault.times -= 1  # a negative number strikes without end
     return True
