@@ -20,9 +20,9 @@ from safekeeper.agent import frames
 from safekeeper.agent.answers import Answers, Replies, Reply, failure
 from safekeeper.agent.budget import Budget
 from safekeeper.agent.frames import BadFrame, Body, Code, Head, Kind
-from safekeeper.backend import Backend
 from safekeeper.backends.local import write_all
 from safekeeper.errors import SafekeeperError, Unavailable
+from safekeeper.keeper import SafeKeeper
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +36,13 @@ _CREDENTIALS = struct.Struct("@3i")  # pid, uid, gid
 
 
 class Server:
-    """Serves *backend* on the Unix socket *path* from its making until `close`. It does not close the backend.
+    """Serves the store of *keeper* on the Unix socket *path* from its making until `close`. The keeper stays open.
 
     At most *queue_bytes* of requests are in memory at a time, and as much again of values on their way to the JVM.
     """
 
-    def __init__(self, backend: Backend, path: str, queue_bytes: int) -> None:
-        self._answers = Answers(backend, queue_bytes)
+    def __init__(self, keeper: SafeKeeper, path: str, queue_bytes: int) -> None:
+        self._answers = Answers(keeper, queue_bytes)
         self._requests = Budget(queue_bytes)
         self._path = path
         self._listener = _listen(path)
