@@ -19,8 +19,9 @@ enum Codec {
     }
 
     @Override
-    void decompress(byte[] from, int at, int length, byte[] to, int toLength) {
-      System.arraycopy(from, at, to, 0, Math.min(length, toLength));
+    void decompress(byte[] from, int at, int length, byte[] to, int toAt, int toLength) {
+      checkLength(length, toLength);
+      System.arraycopy(from, at, to, toAt, length);
     }
   },
 
@@ -36,8 +37,8 @@ enum Codec {
     }
 
     @Override
-    void decompress(byte[] from, int at, int length, byte[] to, int toLength) {
-      int found = LZ4Factory.fastestInstance().safeDecompressor().decompress(from, at, length, to, 0, toLength);
+    void decompress(byte[] from, int at, int length, byte[] to, int toAt, int toLength) {
+      int found = LZ4Factory.fastestInstance().safeDecompressor().decompress(from, at, length, to, toAt, toLength);
       checkLength(found, toLength);
     }
   },
@@ -54,8 +55,8 @@ enum Codec {
     }
 
     @Override
-    void decompress(byte[] from, int at, int length, byte[] to, int toLength) {
-      checkLength(checked(Zstd.decompressByteArray(to, 0, toLength, from, at, length)), toLength);
+    void decompress(byte[] from, int at, int length, byte[] to, int toAt, int toLength) {
+      checkLength(checked(Zstd.decompressByteArray(to, toAt, toLength, from, at, length)), toLength);
     }
 
     private long checked(long result) {
@@ -86,8 +87,8 @@ enum Codec {
   /** Compress into {@code to}, which has room, and return the length of the result. */
   abstract int compress(byte[] from, int at, int length, byte[] to, int toAt);
 
-  /** Decompress to the first {@code toLength} bytes of {@code to}. */
-  abstract void decompress(byte[] from, int at, int length, byte[] to, int toLength);
+  /** Decompress to {@code to}, where the result fills exactly so many bytes. */
+  abstract void decompress(byte[] from, int at, int length, byte[] to, int toAt, int toLength);
 
   private static void checkLength(long found, int expected) {
     if (found != expected) {

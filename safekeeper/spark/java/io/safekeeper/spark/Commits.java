@@ -2,9 +2,9 @@ package io.safekeeper.spark;
 
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.stream.IntStream;
 
 /** The commits of one store, in the backend: one group, a key for each commit and one for the checkpoint's location. */
 final class Commits {
@@ -60,27 +60,23 @@ final class Commits {
         throw new MissingCommit(key);
       }
       Frame.Head head = Frame.head(value);
-      long bytes = readParts(key, head, reader) + Frame.readHead(value, head.codec(), reader);
-      if (bytes != head.rawBytes() || head.version() != key.version()) {
+      Frame.Decoder decoder = new Frame.Decoder(head.codec(), reader);
+      readParts(key, head.parts(), decoder);
+      if (decoder.head(value) != head.rawBytes() || head.version() != key.version()) {
         throw new IllegalStateException("the commit of " + key + " is not what its key says");
       }
       reader.end(key, head);
     });
   }
 
-  private long readParts(CommitKey key, Frame.Head head, Reader reader) throws IOException {
-    List<byte[]> names = new ArrayList<>();
-    for (int i = 0; i < head.parts(); i++) {
-      names.add(key.part(i));
-    }
-    long[] bytes = {0};
+  private void readParts(CommitKey key, int parts, Frame.Decoder decoder) throws IOException {
+    List<byte[]> names = IntStream.range(0, parts).mapToObj(key::part).toList();
     read(names, (index, value) -> {
       if (value == null) {
         throw new MissingCommit(key);
       }
-      bytes[0] += Frame.readPart(value, head.codec(), reader);
+      decoder.part(value);
     });
-    return bytes[0];
   }
 
   /** Read values in order, each once: what had come before an agent died is not asked for again. */

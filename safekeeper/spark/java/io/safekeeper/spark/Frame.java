@@ -3,6 +3,7 @@ package io.safekeeper.spark;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import net.jpountz.xxhash.XXHashFactory;
 
@@ -16,9 +17,9 @@ import net.jpountz.xxhash.XXHashFactory;
  * block:   raw length u32 | compressed length u32 | compressed bytes
  * </pre>
  *
- * <p>Little endian. A checksum covers everything after itself. A block holds whole records. What does not fit into one
- * value of the store goes into parts, which come before the blocks of the head; the head is written last and says how
- * many there are. {@code live} is the number of keys after the commit; {@code oldest} and {@code offset} say where the
+ * <p>Little endian. A checksum covers everything after itself. A block holds whole records, or with the highest bit of its
+ * raw length set, the beginning of one that the next block goes on with. What does not fit into one value of the store
+ * goes into parts, which come before the blocks of the head; the head is written last and says how many there are. {@code live} is the number of keys after the commit; {@code oldest} and {@code offset} say where the
  * oldest record that is needed lies: so many raw bytes into the commit of that version. Flag 1: the records' numbers
  * are big endian. Frozen: another layout is another format.
  */
@@ -33,6 +34,7 @@ final class Frame {
   private static final int PART_BYTES = CHECKED_FROM;
   private static final int BLOCK_HEAD_BYTES = 8;
   private static final int BLOCK_BYTES = 256 << 10;
+  private static final int GOES_ON = 1 << 31;
 
   private Frame() {}
 
@@ -47,7 +49,7 @@ final class Frame {
   /**
    * The values to store for what the log has not committed yet: parts, and the head as the last one.
    *
-   * @param limit the most bytes that a value may have; a single record above it cannot be written
+   * @param limit the most bytes that a value may have
    */
   static List<byte[]> encode(StateLog log, long version, Codec codec, int limit) {
     Encoder encoder = new Encoder(codec, limit);
@@ -83,35 +85,6 @@ final class Frame {
         codec, head.getInt(), head.getLong(), head.getLong(), head.getLong(), head.getLong(), head.getLong());
   }
 
-  /** Hand the records of a part to {@code sink}; return how many bytes there were. */
-  static long readPart(byte[] value, Codec codec, Sink sink) {
-    check(value, PART_MARK, PART_BYTES);
-    return readBlocks(value, PART_BYTES, codec, sink);
-  }
-
-  /** Hand the records that the head itself holds to {@code sink}; return how many bytes there were. */
-  static long readHead(byte[] value, Codec codec, Sink sink) {
-    return readBlocks(value, HEAD_BYTES, codec, sink);
-  }
-
-  private static long readBlocks(byte[] value, int at, Codec codec, Sink sink) {
-    ByteBuffer blocks = ByteBuffer.wrap(value).order(ByteOrder.LITTLE_ENDIAN).position(at);
-    byte[] records = new byte[0];
-    long total = 0;
-    while (blocks.hasRemaining()) {
-      int raw = blocks.getInt();
-      int compressed = blocks.getInt();
-      if (records.length < raw) {
-        records = new byte[raw];
-      }
-      codec.decompress(value, blocks.position(), compressed, records, raw);
-      blocks.position(blocks.position() + compressed);
-      sink.records(records, 0, raw);
-      total += raw;
-    }
-    return total;
-  }
-
   private static ByteBuffer check(byte[] value, int mark, int least) {
     ByteBuffer buffer = ByteBuffer.wrap(value).order(ByteOrder.LITTLE_ENDIAN);
     if (value.length < least || buffer.getInt() != mark || buffer.getLong() != checksum(value)) {
@@ -122,6 +95,50 @@ final class Frame {
 
   private static long checksum(byte[] value) {
     return XXHashFactory.fastestInstance().hash64().hash(value, CHECKED_FROM, value.length - CHECKED_FROM, 0);
+  }
+
+  /** Takes the values of a commit, the parts before the head, and hands their records to a sink. */
+  static final class Decoder {
+    private final Codec codec;
+    private final Sink sink;
+    private byte[] records = new byte[0];
+    private int begun; // bytes of a record that goes on in the next block
+    private long bytes;
+
+    Decoder(Codec codec, Sink sink) {
+      this.codec = codec;
+      this.sink = sink;
+    }
+
+    void part(byte[] value) {
+      check(value, PART_MARK, PART_BYTES);
+      readBlocks(value, PART_BYTES);
+    }
+
+    /** The head's own blocks; return how many bytes of records the commit had. */
+    long head(byte[] value) {
+      readBlocks(value, HEAD_BYTES);
+      return bytes;
+    }
+
+    private void readBlocks(byte[] value, int at) {
+      ByteBuffer blocks = ByteBuffer.wrap(value).order(ByteOrder.LITTLE_ENDIAN).position(at);
+      while (blocks.hasRemaining()) {
+        int word = blocks.getInt();
+        int compressed = blocks.getInt();
+        int end = Math.addExact(begun, word & ~GOES_ON);
+        if (records.length < end) {
+          records = Arrays.copyOf(records, Math.max(end, Math.min(2 * begun, Integer.MAX_VALUE - 16)));
+        }
+        codec.decompress(value, blocks.position(), compressed, records, begun, end - begun);
+        blocks.position(blocks.position() + compressed);
+        begun = (word & GOES_ON) != 0 ? end : 0;
+        if (begun == 0) {
+          sink.records(records, 0, end);
+          bytes += end;
+        }
+      }
+    }
   }
 
   /** Collects blocks into values. */
@@ -140,6 +157,13 @@ final class Frame {
       if (from == to) {
         return;
       }
+      for (int most = limit / 2; to - from > most; from += most) {
+        addBlock(page, from, from + most, GOES_ON);
+      }
+      addBlock(page, from, to, 0);
+    }
+
+    private void addBlock(byte[] page, int from, int to, int flag) {
       int most = BLOCK_HEAD_BYTES + codec.bound(to - from);
       if (most > limit - current.position() && current.position() > HEAD_BYTES) {
         parts.add(seal(current, PART_MARK, HEAD_BYTES - PART_BYTES));
@@ -151,10 +175,7 @@ final class Frame {
       }
       int at = current.position();
       int length = codec.compress(page, from, to - from, current.array(), at + BLOCK_HEAD_BYTES);
-      current.putInt(to - from).putInt(length).position(at + BLOCK_HEAD_BYTES + length);
-      if (current.position() > limit) {
-        throw new IllegalStateException("a key with its value has over " + limit + " bytes: no store keeps that");
-      }
+      current.putInt(to - from | flag).putInt(length).position(at + BLOCK_HEAD_BYTES + length);
     }
 
     List<byte[]> finish(long version, long live, long oldest, long offset, long rawBytes) {
