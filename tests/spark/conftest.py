@@ -6,6 +6,8 @@ import itertools
 import json
 import os
 import random
+import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -20,9 +22,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from safekeeper.registry import BUNDLED
 from safekeeper.spark import PREFIX, PROVIDER, configure
+from safekeeper.testing.entry_point import write_entry_points
 
 STATE = "spark.sql.streaming.stateStore."
 SPARKS_OWN = "org.apache.spark.sql.execution.streaming.state."
+HERE = Path(__file__).parent
 EMBEDDED = "log" if "log" in BUNDLED else "file"
 SCHEMA = "key string, number int, time timestamp"
 
@@ -30,9 +34,23 @@ Batches = dict[int, list[Row]]
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What JVMs and agents inherit: this interpreter, and two backends of third parties, ours and the manual's."""
+    folder = tmp_path_factory.mktemp("backends")
+    shutil.copy(HERE / "watched.py", folder)
+    manual = (HERE.parents[1] / "docs" / "writing-a-backend.md").read_text()
+    (sample,) = re.findall(r"^```python file=sqlite_backend.py\n(.*?)^```$", manual, re.MULTILINE | re.DOTALL)
+    (folder / "sqlite_backend.py").write_text(sample)
+    write_entry_points(folder, {"watched": "watched:WatchedBackend", "sqlite": "sqlite_backend:SqliteBackend"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        yield
+
+
+@pytest.fixture(scope="session")
+def spark(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark with two cores that knows our provider; the tests make sessions of their own from it."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("safekeeper tests")
     for name, value in {
         "spark.ui.enabled": "false",
@@ -54,7 +72,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 class Runner:
     """Runs a query on one state store, in a folder and a session of its own.
 
-    The query is a function of its inputs, which are streams of `SCHEMA`; each has a list of rows per batch.
+    The query is a function of its inputs, which are streams of `SCHEMA`; each has a list of rows per batch. *on_batch*
+    is called with every batch before its rows are collected.
     """
 
     def __init__(
@@ -65,13 +84,14 @@ class Runner:
         inputs: Mapping[str, Sequence[Sequence[tuple[Any, ...]]]],
         settings: Mapping[str, str],
         mode: str = "append",
+        on_batch: Callable[[DataFrame, int], object] = lambda rows, batch: None,
     ) -> None:
         self.session = spark.newSession()
         for name, value in settings.items():
             self.session.conf.set(name, value)
         self.checkpoint = str(folder / "checkpoint")
         self.results: Batches = {}
-        self._query, self._contents, self._mode = query, inputs, mode
+        self._query, self._contents, self._mode, self._on_batch = query, inputs, mode, on_batch
         self._inputs = folder / "inputs"
         self._clock = itertools.count(1_700_000_000)
 
@@ -99,6 +119,7 @@ class Runner:
         return sorted(reader.load(self.checkpoint).collect(), key=repr)
 
     def _collect(self, rows: DataFrame, batch: int) -> None:
+        self._on_batch(rows, batch)
         self.results[batch] = sorted(rows.collect(), key=repr)
 
     def _add(self, name: str, batch: int, rows: Sequence[tuple[Any, ...]]) -> None:

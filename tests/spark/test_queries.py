@@ -23,6 +23,7 @@ class Scenario:
     mode: str = "append"
     inputs: tuple[str, ...] = ("left",)
     settings: Mapping[str, str] = field(default_factory=dict)
+    on_batch: Callable[..., Any] = lambda rows, batch: None
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -128,6 +129,11 @@ def aggregation_unloaded_on_commit(left):
     return aggregation(left)
 
 
+@scenario(mode="update", on_batch=lambda rows, batch: rows.count())
+def aggregation_in_a_batch_with_two_actions(left):
+    return aggregation(left)
+
+
 @scenario()
 def two_stateful_steps(left):
     once = left.withWatermark("time", "2 minutes").dropDuplicates(["key", "number", "time"])
@@ -144,7 +150,7 @@ def run(name, runner, events, settings):
     """The rows of every batch of a query that was restarted after the second one."""
     found = SCENARIOS[name]
     inputs = {input: events(seed) for seed, input in enumerate(found.inputs)}
-    query = runner(found.query, inputs, {**found.settings, **settings}, found.mode)
+    query = runner(found.query, inputs, {**found.settings, **settings}, found.mode, found.on_batch)
     query.run(0, 1)
     return query.run(2)
 
@@ -157,7 +163,7 @@ def test_a_query_gives_the_same_rows_in_every_batch(name, format, runner, events
     assert results == expected(name)
 
 
-@pytest.mark.parametrize("scheme", ("file",))
+@pytest.mark.parametrize("scheme", ("file", "sqlite"))
 @pytest.mark.parametrize("name", ("aggregation", "inner_join", "session_windows"))
 def test_it_does_so_on_every_backend(name, scheme, runner, events, expected, ours):
     assert run(name, runner, events, ours(scheme)) == expected(name)
