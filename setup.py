@@ -49,9 +49,10 @@ class BuildJar(Command):
 
     def _jars(self) -> list[Path]:
         """The one jar to build; none in an editable install, whose sources change, or where something is missing."""
-        if self.editable_mode or bridge.find_javac() is None:
+        if self.editable_mode:
             return []
         try:
+            bridge.find_tool("javac")
             name = bridge.jar_name(bridge.spark_version(bridge.spark_home()))
         except bridge.BuildError:
             return []

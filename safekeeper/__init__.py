@@ -30,10 +30,12 @@ from safekeeper.backend import (
 from safekeeper.columns import Column, Columns
 from safekeeper.errors import (
     BadId,
+    BadState,
     BadUrl,
     Closed,
     Conflict,
     Corruption,
+    QueueFull,
     SafekeeperError,
     TooLarge,
     Unavailable,
@@ -48,6 +50,7 @@ __all__ = [
     "MAX_VALUE_BYTES",
     "Backend",
     "BadId",
+    "BadState",
     "BadUrl",
     "Batch",
     "CheckpointId",
@@ -58,6 +61,7 @@ __all__ = [
     "Conflict",
     "Corruption",
     "Damage",
+    "QueueFull",
     "Receipt",
     "SafekeeperError",
     "Scope",

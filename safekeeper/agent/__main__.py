@@ -12,10 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-import safekeeper
 from safekeeper.agent.frames import VERSION
 from safekeeper.agent.server import Server
 from safekeeper.errors import SafekeeperError
+from safekeeper.keeper import SafeKeeper
+from safekeeper.queue import Bounds
 
 _M_MMAP_THRESHOLD = -3  # from malloc.h
 
@@ -61,9 +62,14 @@ def main() -> int:
 
 def _serve(path: str, answer: int) -> int:
     settings = Settings.parse(sys.stdin.readline())
-    with safekeeper.open(settings.url) as backend, Server(backend, path, settings.queue_bytes):
-        survives = [flag.name for flag in backend.survives]
-        ready = {"ready": True, "version": VERSION, "scope": backend.scope.name, "survives": survives}
+    # The server has made room for every body before the keeper sees it, so the queue never blocks for long.
+    queue = Bounds(nbytes=settings.queue_bytes)
+    with (
+        SafeKeeper(settings.url, serializer=None, overflow="block", storage_queue=queue) as keeper,
+        Server(keeper, path, settings.queue_bytes),
+    ):
+        survives = [flag.name for flag in keeper.backend.survives]
+        ready = {"ready": True, "version": VERSION, "scope": keeper.backend.scope.name, "survives": survives}
         _tell(answer, ready | {"pid": os.getpid()})
         while os.read(0, 65536):
             pass

@@ -8,8 +8,10 @@ from collections.abc import Generator
 from safekeeper.agent import frames
 from safekeeper.agent.budget import Budget
 from safekeeper.agent.frames import BadFrame, Body, Code, Kind
-from safekeeper.backend import MAX_VALUE_BYTES, Backend, Batch, CheckpointId, Receipt, check_group
+from safekeeper.backend import MAX_VALUE_BYTES, CheckpointId, check_group
 from safekeeper.errors import BadId, Closed, Conflict, Corruption, SafekeeperError, TooLarge, Unavailable
+from safekeeper.keeper import SafeKeeper
+from safekeeper.ticket import Ticket
 
 Reply = tuple[Kind, list[bytes]]
 """The kind of a frame and the parts of its body."""
@@ -30,10 +32,14 @@ _CODES: dict[type[SafekeeperError], Code] = {
 
 
 class Answers:
-    """Answers requests from *backend*, with at most *value_bytes* of values that are being read and sent."""
+    """Answers requests from the store of *keeper*, with at most *value_bytes* of values that are being read and sent.
 
-    def __init__(self, backend: Backend, value_bytes: int) -> None:
-        self._backend = backend
+    The keeper gives it what concurrent commits need: those that come together are written as one batch, with one sync,
+    and are tried again while the store is unavailable.
+    """
+
+    def __init__(self, keeper: SafeKeeper, value_bytes: int) -> None:
+        self._keeper = keeper
         self._values = Budget(value_bytes)
 
     def to(self, kind: Kind, body: Body) -> Replies:
@@ -53,24 +59,15 @@ class Answers:
         raise BadFrame(f"{kind.name} is no request")
 
     def _put(self, body: Body) -> Replies:
+        started = time.perf_counter()
         group, key, value = body.text(), body.blob(), body.blob()
         body.end()
         del body  # the value is a copy: hold the bytes once, not twice, while they are written
-        yield self._write(Batch({CheckpointId(group, key): value}))
+        yield _stored([self._keeper.save(CheckpointId(group, key), value)], started)
 
     def _delete(self, body: Body) -> Replies:
-        batch = Batch()
-        for id in _ids(body):
-            batch.delete(id)
-        yield self._write(batch)
-
-    def _write(self, batch: Batch) -> Reply:
         started = time.perf_counter()
-        receipt = self._store(batch)
-        return _done(started, receipt.sync_seconds)
-
-    def _store(self, batch: Batch) -> Receipt:
-        return self._backend.write(batch)
+        yield _stored([self._keeper.forget(id) for id in _ids(body)], started)
 
     def _keys(self, body: Body) -> Replies:
         started = time.perf_counter()
@@ -79,7 +76,7 @@ class Answers:
         check_group(group)
         chunk: list[bytes] = []
         size = 0
-        for key in self._backend.keys(group):
+        for key in self._keeper.backend.keys(group):
             chunk.append(key)
             size += len(key)
             if size >= KEY_LIST_BYTES:
@@ -94,7 +91,7 @@ class Answers:
         for index, id in enumerate(_ids(body)):
             # How large a value is shows only when it is here: room for the largest is held until then.
             with self._values.room(MAX_VALUE_BYTES) as room:
-                (value,) = self._backend.read([id])
+                (value,) = self._keeper.backend.read([id])
                 room.shrink(len(value or b""))
                 yield Kind.VALUE, frames.value(index, value)
                 del value
@@ -106,6 +103,11 @@ def failure(error: Exception) -> Reply:
     code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), Code.INTERNAL)
     message = str(error) if isinstance(error, SafekeeperError) else f"{type(error).__name__}: {error}"
     return Kind.ERROR, frames.error(code, message)
+
+
+def _stored(tickets: list[Ticket], started: float) -> Reply:
+    """DONE once all *tickets* are; those that shared a batch shared its sync."""
+    return _done(started, max((ticket.result().sync_seconds for ticket in tickets), default=0.0))
 
 
 def _done(started: float, sync_seconds: float = 0.0) -> Reply:

@@ -20,9 +20,9 @@ from safekeeper.agent import frames
 from safekeeper.agent.answers import Answers, Replies, Reply, failure
 from safekeeper.agent.budget import Budget
 from safekeeper.agent.frames import BadFrame, Body, Code, Head, Kind
-from safekeeper.backend import Backend
 from safekeeper.backends.local import write_all
 from safekeeper.errors import SafekeeperError, Unavailable
+from safekeeper.keeper import SafeKeeper
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +36,13 @@ _CREDENTIALS = struct.Struct("@3i")  # pid, uid, gid
 
 
 class Server:
-    """Serves *backend* on the Unix socket *path* from its making until `close`. It does not close the backend.
+    """Serves the store of *keeper* on the Unix socket *path* from its making until `close`. The keeper stays open.
 
     At most *queue_bytes* of requests are in memory at a time, and as much again of values on their way to the JVM.
     """
 
-    def __init__(self, backend: Backend, path: str, queue_bytes: int) -> None:
-        self._answers = Answers(backend, queue_bytes)
+    def __init__(self, keeper: SafeKeeper, path: str, queue_bytes: int) -> None:
+        self._answers = Answers(keeper, queue_bytes)
         self._requests = Budget(queue_bytes)
         self._path = path
         self._listener = _listen(path)
@@ -55,13 +55,15 @@ class Server:
     def close(self, grace_seconds: float = 30) -> None:
         """Take no more requests, answer those that were read in full, and remove the socket.
 
-        A write that takes longer than *grace_seconds* is left to itself: it was not acknowledged.
+        The folder of the socket goes too if nothing else is in it. A write that takes longer than *grace_seconds* is
+        left to itself: it was not acknowledged.
         """
         with self._lock:
             self._stopping = True
             connections = list(self._connections.items())
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             os.unlink(self._path)
+            os.rmdir(os.path.dirname(self._path))  # it was made for the socket; where more is in it, it stays
         self._listener.shutdown(socket.SHUT_RDWR)
         for connection, _ in connections:
             with suppress(OSError):

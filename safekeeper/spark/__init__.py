@@ -14,19 +14,20 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import safekeeper
 from safekeeper.backend import Scope
 from safekeeper.errors import SafekeeperError
 from safekeeper.registry import guess
-from safekeeper.spark.build import BuildError, find_jar
+from safekeeper.spark.build import BuildError, find_jar, find_tool
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["OPTIONS", "PREFIX", "PROVIDER", "BadSetup", "Option", "configure", "jar", "settings"]
+__all__ = ["OPTIONS", "PREFIX", "PROVIDER", "BadSetup", "configure", "jar", "setting", "settings"]
 
 PROVIDER = "io.safekeeper.spark.SafeKeeperStateStoreProvider"
 """The value of `spark.sql.streaming.stateStore.providerClass`."""
@@ -35,20 +36,19 @@ PREFIX = "spark.sql.streaming.stateStore.safekeeper."
 """What the names of all settings start with; Spark shows a provider none outside `spark.sql.streaming.stateStore.`"""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option of `configure` and the setting that it becomes."""
-
-    setting: str
-    """Its name after `PREFIX`."""
-    meaning: str
-
-
-OPTIONS: dict[str, Option] = {
-    "python": Option("python", "the interpreter of the agents; default: as PySpark finds its own"),
-    "queue_bytes": Option("queueBytes", "how many bytes of commits an agent may have in memory; default: 128 MiB"),
+OPTIONS: dict[str, str] = {
+    "python": "the interpreter that runs the agents; the one PySpark uses",
+    "queue_bytes": "how many bytes of commits an agent holds at most, and how many of values being read; 128 MiB",
+    "agent_start_ms": "how long an agent may take until it is ready; a minute",
+    "retry_ms": "for how long a request is sent again while the agent or the store is unavailable; a minute",
+    "lease_ms": "how long to wait until another task of the executor is done with a partition's state; a minute",
+    "codec": "how commits are compressed: lz4, zstd or none; lz4",
+    "value_bytes": "a commit that is larger is written in parts; 64 MiB, which is also the most",
+    "clean_at": "how many times the size of the state a restart may have to read before commits move old records; 2",
+    "least_commit_bytes": "a commit counts as at least so large when that is decided; 16 KiB",
+    "moved_checkpoint": "when a checkpoint folder is not where its state was first written: refuse or adopt; refuse",
 }
-"""What can be given to `configure` besides the URL."""
+"""What `configure` takes besides the URL, and the default. As a setting, `queue_bytes` is `PREFIX` + `queueBytes`."""
 
 
 class BadSetup(SafekeeperError):
@@ -60,10 +60,14 @@ def jar() -> str:
 
     Raise `BadSetup` when PySpark or a JDK is missing, or there is no bridge for this Spark.
     """
-    try:
+    with _build_errors_as_bad_setup():
         return str(find_jar())
-    except BuildError as error:
-        raise BadSetup(str(error)) from error
+
+
+def setting(option: str) -> str:
+    """The full name of the setting that *option* becomes."""
+    first, *others = option.split("_")
+    return PREFIX + first + "".join(map(str.capitalize, others))
 
 
 def settings(url: str, **options: object) -> dict[str, str]:
@@ -77,8 +81,8 @@ def settings(url: str, **options: object) -> dict[str, str]:
     return {
         "spark.jars": jar(),
         "spark.sql.streaming.stateStore.providerClass": PROVIDER,
-        PREFIX + "url": url,
-        **{PREFIX + OPTIONS[name].setting: str(value) for name, value in options.items()},
+        setting("url"): url,
+        **{setting(name): str(value) for name, value in options.items()},
     }
 
 
@@ -100,11 +104,22 @@ def configure(builder: SparkSession.Builder, url: str, **options: object) -> Spa
     found = settings(url, **options)
     if is_running:
         _check_jvm(found.pop("spark.jars"))
-    elif jars := chosen.get("spark.jars"):
-        found["spark.jars"] = f"{jars},{found['spark.jars']}"
+    else:
+        with _build_errors_as_bad_setup():
+            find_tool("java")
+        if jars := chosen.get("spark.jars"):
+            found["spark.jars"] = f"{jars},{found['spark.jars']}"
     for name, value in found.items():
         builder.config(name, value)
     return builder
+
+
+@contextmanager
+def _build_errors_as_bad_setup() -> Iterator[None]:
+    try:
+        yield
+    except BuildError as error:
+        raise BadSetup(str(error)) from error
 
 
 def check_backend(url: str, master: str) -> None:

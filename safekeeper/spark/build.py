@@ -40,7 +40,7 @@ _MANIFEST = "META-INF/MANIFEST.MF"
 
 
 class BuildError(Exception):
-    """There is no jar and none can be made. The message is one line; what the compiler said is its cause."""
+    """There is no jar and none can be made. The message is one line; all that the compiler said is its cause."""
 
 
 def find_jar() -> Path:
@@ -105,17 +105,18 @@ def build(sources: Path, home: Path, target: Path, options: Sequence[str] = ()) 
         os.replace(new, target)
 
 
-def find_javac() -> str | None:
-    """The compiler: of `$JAVA_HOME` if that is set, else the one on the path. None where there is none."""
+def find_tool(name: str) -> str:
+    """A program of the JDK: of `$JAVA_HOME` if that is set, else the one on the path. Raise `BuildError` if missing."""
     home = os.environ.get("JAVA_HOME")
-    return shutil.which("javac", path=os.path.join(home, "bin") if home else None)
+    found = shutil.which(name, path=os.path.join(home, "bin") if home else None)
+    if found is None:
+        where = f"in JAVA_HOME={home}" if home else "on the path"
+        raise BuildError(f"there is no {name} {where}: install a JDK from 17 on (Debian: openjdk-17-jdk-headless)")
+    return found
 
 
 def _compile(files: list[Path], home: Path, classes: Path, options: Sequence[str]) -> None:
-    javac = find_javac()
-    if javac is None:
-        where = f"in JAVA_HOME={os.environ['JAVA_HOME']}" if os.environ.get("JAVA_HOME") else "on the path"
-        raise BuildError(f"there is no javac {where}: install a JDK from 17 on (Debian: openjdk-17-jdk-headless)")
+    javac = find_tool("javac")
     command = [javac, "--release", "17", "-proc:none", "-encoding", "UTF-8", *options]
     command += ["-classpath", f"{home}/jars/*", "-d", str(classes), *map(str, files)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -145,6 +145,11 @@ class Agent:
     def peer(self) -> Peer:
         return Peer(self.path)
 
+    def forget_all(self) -> None:
+        """Delete what a test has put."""
+        with self.peer() as peer:
+            peer.delete(peer.keys())
+
     def hang_up(self) -> None:
         """End its standard input."""
         assert self.process.stdin is not None
@@ -184,6 +189,15 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Agent]]:
         agent.kill()
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """One agent for the tests of a module that leave it as it was."""
+    folder = tmp_path_factory.mktemp("shared")
+    agent = Agent(folder / "agent.sock", json.dumps({"url": f"file://{folder}/store"}), {})
+    yield agent
+    agent.kill()
+
+
 @pytest.fixture
 def connect(tmp_path: Path) -> Callable[[], Peer]:
     """Connects to what listens on this test's socket."""
@@ -199,3 +213,4 @@ def agent(start: Callable[..., Agent]) -> Agent:
 def peer(agent: Agent) -> Iterator[Peer]:
     with agent.peer() as peer:
         yield peer
+        agent.forget_all()

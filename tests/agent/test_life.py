@@ -107,6 +107,14 @@ def test_end_of_file_on_standard_input_ends_it_and_removes_the_socket(agent):
     assert not os.path.exists(agent.path)
 
 
+def test_a_folder_that_was_made_for_the_socket_goes_with_it(start, tmp_path):
+    (tmp_path / "own").mkdir()
+    agent = start(socket="own/agent.sock")
+    agent.hang_up()
+    assert agent.ended() == 0
+    assert not (tmp_path / "own").exists()
+
+
 def test_it_ends_with_its_parent_however_that_dies(tmp_path):
     line = json.dumps({"url": f"file://{tmp_path}/store"})
     parent_code = (

@@ -18,6 +18,12 @@ def head(mark=b"SKA1", kind=PUT, request=7, length=0, checksum=0):
     return mark + struct.pack("<BIIQ", kind, request, length, checksum)
 
 
+@pytest.fixture
+def agent(shared):
+    """The same one for all these tests: whatever is sent to it, it goes on."""
+    return shared
+
+
 def test_what_was_put_is_read_back_in_the_order_asked_for(peer):
     for key, value in ((b"a", b"1"), (b"b", b""), (b"", bytes(range(256)))):
         assert peer.put(key, value).kind == DONE

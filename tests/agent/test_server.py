@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from safekeeper import BadId, Closed, Conflict, Corruption, SafekeeperError, Too
 from safekeeper.agent import server
 from safekeeper.agent.budget import Budget
 from safekeeper.backends.memory import MemoryBackend
+from safekeeper.keeper import SafeKeeper
 
 PUT, KEYS, READ, DONE, ERROR = 1, 3, 4, 65, 127
 MIB = 1 << 20
@@ -117,6 +119,19 @@ def test_the_first_to_wait_for_room_is_the_first_to_get_it():
     assert order == [9, 1, 8]
 
 
+@pytest.fixture
+def serve(tmp_path):
+    """Serves a backend from this process."""
+
+    @contextmanager
+    def serve(backend, queue_bytes=MIB, **options):
+        keeper = SafeKeeper(backend, serializer=None, overflow="block", **options)
+        with keeper, server.Server(keeper, f"{tmp_path}/agent.sock", queue_bytes):
+            yield
+
+    return serve
+
+
 class Failing(MemoryBackend):
     """Raises *error* whatever it is asked."""
 
@@ -150,8 +165,8 @@ class Failing(MemoryBackend):
     ),
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_each_error_has_its_code_and_the_connection_goes_on(tmp_path, connect, error, code):
-    with server.Server(Failing(error), f"{tmp_path}/agent.sock", MIB), connect() as peer:
+def test_each_error_has_its_code_and_the_connection_goes_on(serve, connect, error, code):
+    with serve(Failing(error), deadline=0.1), connect() as peer:
         for kind, body in (
             (PUT, field(b"g") + field(b"k") + field(b"v")),
             (READ, field(b"g") + struct.pack("<I", 1) + field(b"k")),
@@ -159,28 +174,28 @@ def test_each_error_has_its_code_and_the_connection_goes_on(tmp_path, connect, e
         ):
             *_, reply = peer.ask(kind, body)
             assert reply.code == code
-            assert reply.message.endswith("later")
+            assert "later" in reply.message
             assert "\n" not in reply.message
 
 
-def test_a_peer_that_stalls_in_a_frame_gives_its_memory_back(tmp_path, connect, monkeypatch):
+def test_a_peer_that_stalls_in_a_frame_gives_its_memory_back(serve, connect, monkeypatch):
     monkeypatch.setattr(server, "STALL_SECONDS", 1)
-    with server.Server(MemoryBackend(), f"{tmp_path}/agent.sock", 1), connect() as stalled, connect() as other:
+    with serve(MemoryBackend(), queue_bytes=1), connect() as stalled, connect() as other:
         stalled.send(stalled.frame(PUT, 7, field(b"g") + field(b"k") + field(b"v"))[:-1])
         assert other.put(b"a", b"1").kind == DONE
         assert other.keys() == [b"a"]
 
 
-def test_a_peer_that_is_silent_between_requests_is_left_alone(tmp_path, connect, monkeypatch):
+def test_a_peer_that_is_silent_between_requests_is_left_alone(serve, connect, monkeypatch):
     monkeypatch.setattr(server, "STALL_SECONDS", 1)
-    with server.Server(MemoryBackend(), f"{tmp_path}/agent.sock", MIB), connect() as peer:
+    with serve(MemoryBackend()), connect() as peer:
         peer.put(b"a", b"1")
         threading.Event().wait(1.5)
         assert peer.keys() == [b"a"]
 
 
-def test_closing_ends_idle_connections_and_removes_the_socket(tmp_path, connect):
-    with server.Server(MemoryBackend(), f"{tmp_path}/agent.sock", MIB):
+def test_closing_ends_idle_connections_and_removes_the_socket(tmp_path, serve, connect):
+    with serve(MemoryBackend()):
         peer = connect()
         peer.put(b"a", b"1")
     with peer:

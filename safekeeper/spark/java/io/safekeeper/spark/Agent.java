@@ -58,9 +58,8 @@ final class Agent {
   }
 
   /** Who sees what the backend writes, as the agent said: PROCESS, HOST or NETWORK. Starts the agent. */
-  synchronized String scope() throws IOException {
-    ensureRunning();
-    return scope;
+  String scope() throws IOException {
+    return ask(unused -> scope);
   }
 
   /** How often the agent had to be started again. */
@@ -181,12 +180,26 @@ final class Agent {
     if (ready.path("ready").asBoolean()) {
       return ready;
     }
+    boolean killed = wasKilled();
     stop();
+    if (killed) {
+      throw new IOException("the agent was killed while it started");
+    }
     throw new IllegalStateException(
         ready.has("error")
             ? "the backend cannot be opened: " + ready.path("error").asText()
             : python + " -m safekeeper.agent did not start, its standard error says why: is safekeeper installed for that"
                 + " interpreter? " + Settings.PREFIX + "python chooses another one");
+  }
+
+  /** Whether a signal ended the agent, which says nothing against starting it again. */
+  private boolean wasKilled() throws IOException {
+    try {
+      return process.waitFor(STOP_SECONDS, TimeUnit.SECONDS) && process.exitValue() > 128;
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
+      throw new IOException("interrupted while the agent started", error);
+    }
   }
 
   /** Complete {@code first} with the first line, then read until the end so that the agent never waits for us. */
