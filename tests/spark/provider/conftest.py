@@ -19,7 +19,7 @@ pytest.importorskip("pyspark")
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from safekeeper.spark import PREFIX, jar
-from safekeeper.spark.build import STRICT, find_javac, spark_home
+from safekeeper.spark.build import STRICT, find_tool, spark_home
 
 SOURCES = Path(__file__).parent / "java"
 STATE_STORE = "spark.sql.streaming.stateStore."
@@ -31,8 +31,7 @@ def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The bridge as it is shipped, the tests' classes, and Spark."""
     classes = tmp_path_factory.mktemp("classes")
     path = f"{jar()}:{spark_home()}/jars/*"
-    javac = find_javac()
-    assert javac, "the tests of the provider need a JDK"
+    javac = find_tool("javac")
     files = [str(file) for file in SOURCES.rglob("*.java")]
     command = [javac, "--release", "17", "-proc:none", *STRICT, "-cp", path, "-d", str(classes), *files]
     subprocess.run(command, check=True, timeout=300)
