@@ -82,6 +82,8 @@ class Checkpointed(Generic[S]):
         """An event for *key*: the element, to be changed inside the block and by nobody else meanwhile."""
         with self._hold(key) as element:
             yield element
+            if element.gone:  # forgotten in the block
+                return
             now = time.monotonic()
             self._count(element, now)
             if self._trigger is not None and self._is_due(element, now):

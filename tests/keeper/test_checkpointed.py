@@ -135,6 +135,30 @@ def test_forget_removes_from_memory_and_store(keeper):
         assert count(group).state == {"count": 1}
 
 
+def test_an_event_that_waited_while_its_element_was_forgotten_starts_anew(keeper):
+    with words(keeper) as group:
+        count(group, times=5)
+        with group.event(KEY) as element:
+            waiting = threading.Thread(target=count, args=(group,))
+            waiting.start()
+            time.sleep(0.1)  # until it waits for this block
+            group.forget(KEY)
+            element.state["count"] = 1000
+        waiting.join()
+    assert keeper.fetch(ID) == {"count": 1}
+
+
+def test_an_element_that_had_an_event_just_now_is_not_evicted(keeper):
+    with words(keeper, trigger=None, ttl=1000) as group:
+        group._evict(count(group))
+        assert len(group) == 1
+        with group.event(KEY) as element:
+            another = threading.Thread(target=group._evict, args=(element,))
+            another.start()
+            another.join()
+        assert len(group) == 1
+
+
 def test_recover_brings_everything_at_once(store, keeper):
     for n in range(100):
         keeper.save(CheckpointId("words", b"%d" % n), {"count": n})
