@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import takewhile
 from threading import Event, Lock, Thread
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from safekeeper.backend import CheckpointId, Receipt, check_group
@@ -153,9 +152,7 @@ class Checkpointed(Generic[S]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _id(self, key: bytes) -> CheckpointId:
