@@ -115,6 +115,31 @@ def test_an_event_that_raises_does_not_count(keeper):
         assert count(group).state == {"count": 1}
 
 
+def test_what_failed_at_its_first_event_does_not_stay_for_ever(keeper, eventually):
+    with words(keeper, ttl=0.02) as group:
+        with pytest.raises(ZeroDivisionError), group.event(KEY):
+            raise ZeroDivisionError
+        eventually(lambda: len(group) == 0)
+        assert keeper.fetch(ID) is None
+
+
+def test_a_trigger_that_raises_does_not_end_the_sweeper(keeper, eventually):
+    class Broken:
+        def due(self, events, seconds):
+            if events < 3:
+                raise ZeroDivisionError
+            return True
+
+    with words(keeper, trigger=Broken()) as group:
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                count(group)
+        time.sleep(0.05)  # the sweeper meets it too
+        with group._guard:
+            group._elements[KEY].version = 3
+        eventually(lambda: keeper.fetch(ID) == {"count": 2})
+
+
 def test_looking_is_no_event_and_leaves_no_trace_of_unknown_keys(keeper):
     keeper.save(ID, {"count": 41}).result()
     with words(keeper) as group:
