@@ -1,10 +1,11 @@
 """A service's elements of state by key, kept as Apache S4 keeps its processing elements.
 
-words = Checkpointed(keeper, "WordCounter", new=lambda: {"count": 0}, trigger=Every(events=10, seconds=5))
+    words = Checkpointed(keeper, "WordCounter", new=lambda: {"count": 0}, trigger=Every(events=10, seconds=5))
 
-with words.event(b"foo") as element:        # recovered from the store if it is not in memory
-    element.state["count"] += 1             # nobody else has it meanwhile
-                                            # leaving the block counts the event; the trigger decides on a save
+    with words.event(b"foo") as element:        # recovered from the store if it is not in memory
+        element.state["count"] += 1             # nobody else has it meanwhile
+
+Leaving the block counts the event, and the trigger decides on a save.
 """
 
 from __future__ import annotations
@@ -13,16 +14,15 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import takewhile
 from threading import Event, Lock, Thread
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from safekeeper.backend import CheckpointId, Receipt, check_group
 from safekeeper.element import Element
-from safekeeper.errors import Closed, SafekeeperError
+from safekeeper.errors import Closed
 from safekeeper.keeper import SafeKeeper
 from safekeeper.policy import Calibrate, Every, Trigger, Ttl
 from safekeeper.reading import Progress
@@ -82,6 +82,8 @@ class Checkpointed(Generic[S]):
         """An event for *key*: the element, to be changed inside the block and by nobody else meanwhile."""
         with self._hold(key) as element:
             yield element
+            if element.gone:  # forgotten in the block
+                return
             now = time.monotonic()
             self._count(element, now)
             if self._trigger is not None and self._is_due(element, now):
@@ -91,9 +93,11 @@ class Checkpointed(Generic[S]):
     def look(self, key: bytes) -> Iterator[S | None]:
         """The state of *key*, to be read inside the block; None if there is none. It counts as no event."""
         with self._hold(key) as element:
-            yield element.state if element.known else None
-            if not element.known:
-                self._drop(element)
+            try:
+                yield element.state if element.known else None
+            finally:
+                if not element.known:
+                    self._drop(element)
 
     def forget(self, key: bytes) -> Ticket:
         """Remove *key* from memory and from the store. Its next event starts anew."""
@@ -110,7 +114,7 @@ class Checkpointed(Generic[S]):
         for key, state in self._keeper.recover(self._group, progress=progress):
             with self._hold(key, load=False) as element:
                 if not element.loaded:
-                    self._fill(element, state)
+                    self._fill(element, state, known=True)
             count += 1
         return count
 
@@ -151,9 +155,7 @@ class Checkpointed(Generic[S]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _id(self, key: bytes) -> CheckpointId:
@@ -179,14 +181,11 @@ class Checkpointed(Generic[S]):
         except BaseException:
             self._drop(element)
             raise
-        if state is not None:
-            self._fill(element, state)
-        else:
-            element.state, element.loaded = self._new(), True
+        known = state is not None
+        self._fill(element, state if known else self._new(), known=known)
 
-    def _fill(self, element: Element[S], state: S) -> None:
-        element.state = state
-        element.loaded = element.known = True
+    def _fill(self, element: Element[S], state: S, *, known: bool) -> None:
+        element.state, element.loaded, element.known = state, True, known
         with self._guard:
             self._touch(element, time.monotonic())
 
@@ -204,8 +203,10 @@ class Checkpointed(Generic[S]):
         if self._ttl is not None:
             self._ttl.touch(element.key, now)
         if self._sweeper is None and not self._closing.is_set():
-            self._sweeper = Thread(target=self._sweep, name=f"safekeeper-{self._group}", daemon=True)
-            self._sweeper.start()
+            sweeper = Thread(target=self._sweep, name=f"safekeeper-{self._group}", daemon=True)
+            with suppress(RuntimeError):  # no more threads just now: the next event tries again
+                sweeper.start()
+                self._sweeper = sweeper
 
     def _count(self, element: Element[S], now: float) -> None:
         """An event has happened."""
@@ -283,8 +284,8 @@ class Checkpointed(Generic[S]):
                 self._evict_what_is_idle()
             except Closed:  # the keeper was closed first: nothing can be saved any more
                 return
-            except SafekeeperError as error:
-                _log.warning("%s: its elements could not be looked after: %s", self._group, error)
+            except Exception:
+                _log.exception("%s: its elements could not be looked after, it is tried again", self._group)
 
     def _save_what_is_due(self) -> None:
         now = time.monotonic()

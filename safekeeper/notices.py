@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
-
-_log = logging.getLogger("safekeeper")
 
 _INTERVAL = 10.0  # seconds between two lines of a kind
 
 
 class Notices:
-    """Remembers warnings under its owner's lock and logs them after it was given back."""
+    """Remembers warnings under its owner's lock, to be logged after that was given back: handlers take their time."""
 
     def __init__(self) -> None:
         self._next: dict[str, float] = {}
@@ -29,8 +26,7 @@ class Notices:
         more = self._silent.pop(text, 0)
         self.lines.append(text % values + (f" ({more} more like this since the last such line)" if more else ""))
 
-    def log(self) -> None:
-        """Log what was remembered. Without the owner's lock: handlers take their time."""
+    def take(self) -> list[str]:
+        """What was remembered, which is now forgotten."""
         lines, self.lines = self.lines, []
-        for line in lines:
-            _log.warning(line)
+        return lines

@@ -202,6 +202,26 @@ def test_a_callback_that_raises_is_logged_and_harms_nobody(store, error, caplog)
     assert "group/a: the callback of a save raised" in caplog.text
 
 
+def test_an_interrupt_in_a_callback_reaches_the_caller_and_the_other_callbacks_are_called(store, eventually):
+    """Ctrl-C comes to the main thread, and callbacks of rejected saves run there."""
+    heard = []
+
+    def interrupted(ticket):
+        heard.append(ticket)
+        raise KeyboardInterrupt
+
+    with SafeKeeper(store, serializer=None, overflow="drop-oldest", storage_queue=Bounds(2, 100)) as keeper:
+        with store.hold("write") as gate:
+            keeper.save(A, b"0")
+            gate.wait_for(1)
+            keeper.save(B, b"1", callback=interrupted)
+            keeper.save(C, b"1", callback=heard.append)
+            with pytest.raises(KeyboardInterrupt):
+                keeper.save(A, bytes(98))
+            eventually(lambda: [ticket.id for ticket in heard] == [B, C])
+        keeper.save(A, b"2").result()
+
+
 def test_callbacks_may_save_and_never_wait(store):
     """A worker that waited in a callback for room in its own queue would wait for itself."""
     outcomes = []
