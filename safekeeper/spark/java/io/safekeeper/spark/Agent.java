@@ -39,7 +39,8 @@ final class Agent {
   private Process process;
   private Path socket;
   private String scope;
-  private int starts;
+  private int restarts;
+  private boolean wasStarted;
 
   /** Something that is asked of the agent. It may be asked more than once. */
   interface Request<T> {
@@ -62,9 +63,11 @@ final class Agent {
     return ask(unused -> scope);
   }
 
-  /** How often the agent had to be started again. */
-  synchronized int restarts() {
-    return Math.max(0, starts - 1);
+  /** How often the agent had to be started again since this was last asked. */
+  synchronized int takeRestarts() {
+    int taken = restarts;
+    restarts = 0;
+    return taken;
   }
 
   /** The id of the agent's process, 0 when there is none now. */
@@ -74,11 +77,13 @@ final class Agent {
 
   /** Send a request, and send it again for a while when the agent dies or the store is unavailable. */
   <T> T ask(Request<T> request) throws IOException {
-    long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(settings.retryMillis());
+    long patience = TimeUnit.MILLISECONDS.toNanos(settings.retryMillis());
+    long deadline = 0;
     for (long wait = 10; ; wait = Math.min(2 * wait, 1000)) {
       try {
         return askOnce(request);
       } catch (IOException error) {
+        deadline = deadline == 0 ? System.nanoTime() + patience : deadline; // from the first failure on
         boolean hopeless = error instanceof AgentException answer && !answer.isWorthRetrying();
         if (hopeless || Thread.currentThread().isInterrupted() || System.nanoTime() > deadline) {
           throw error;
@@ -146,7 +151,8 @@ final class Agent {
               + "python, spark.pyspark.python or PYSPARK_PYTHON to one that has safekeeper installed",
           error);
     }
-    starts++;
+    restarts += wasStarted ? 1 : 0;
+    wasStarted = true;
     OutputStream input = process.getOutputStream();
     String options = JSON.writeValueAsString(Map.of("url", settings.url(), "queue_bytes", settings.queueBytes()));
     try {
