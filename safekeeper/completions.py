@@ -49,6 +49,8 @@ class Completions:
     def open(self, entry: Entry, callback: Callback | None) -> Ticket:
         """Begin with *entry*. With the lock held."""
         self.metrics.saves += 1
+        if entry.serializing:
+            self.metrics.serialize.record(entry.serializing)
         entry.newest = self.metrics.saves
         ticket = Ticket(self, entry, callback)
         if callback is not None:
@@ -120,10 +122,12 @@ class Completions:
 
     def report(self) -> None:
         """Log and call back what has come up; after anything that may have settled an entry."""
-        if self.notices:
+        if self.notices.lines:
             self.notices.log()
-        if not self._heard or self.in_callback:
-            return
+        if self._heard and not self.in_callback:
+            self._call_back()
+
+    def _call_back(self) -> None:
         with self.lock:
             heard, self._heard = self._heard, []
         interrupt: KeyboardInterrupt | None = None

@@ -18,7 +18,7 @@ from typing import Any, Self
 from safekeeper import registry
 from safekeeper.backend import MAX_VALUE_BYTES, Backend, CheckpointId
 from safekeeper.backoff import Backoff
-from safekeeper.errors import SafekeeperError, TooLarge, Unavailable
+from safekeeper.errors import BadState, SafekeeperError, TooLarge, Unavailable
 from safekeeper.fuse import Fuse
 from safekeeper.metrics import Metrics
 from safekeeper.pipeline import Overflow, Pipeline
@@ -125,18 +125,11 @@ class SafeKeeper:
         The save fails if it is not stored after *deadline* seconds; until then an unavailable store is tried again.
         *callback* gets the completed ticket. Raise `Closed` after `close`; any other failure is the ticket's.
         """
-        entry = self._entry(id, deadline)
-        try:
-            self._load(entry, state, lock, frozen)
-        except SafekeeperError as error:
-            return self._pipeline.refuse(entry, error, callback)
-        return self._pipeline.submit(entry, callback)
+        return self._pipeline.submit(self._prepare(id, state, lock, frozen, deadline), callback)
 
     def forget(self, id: CheckpointId, *, deadline: float | None = None, callback: Callback | None = None) -> Ticket:
         """Delete *id* from the store, after the saves of it that were made before. That it is not there is no error."""
-        entry = self._entry(id, deadline)
-        entry.set_value(None)
-        return self._pipeline.submit(entry, callback)
+        return self._pipeline.submit(self._entry(id, deadline), callback)
 
     def fetch(self, id: CheckpointId, *, timeout: float | None = None) -> Any:
         """The state stored under *id*; None if there is none.
@@ -195,22 +188,35 @@ class SafeKeeper:
         now = time.monotonic()
         return Entry(id, now, now + (self._deadline if deadline is None else deadline))
 
-    def _load(self, entry: Entry, state: Any, lock: StateLock | None, frozen: bool) -> None:
-        """Give *entry* its bytes if the state must or may be serialized now, else the state."""
-        if self._codec is None:
-            if type(state) is not bytes:
-                raise TypeError(f"without a serializer a state is bytes, not {type(state).__name__}")
-            entry.set_value(_checked(state))
-        elif lock is not None:
+    def _prepare(
+        self, id: CheckpointId, state: Any, lock: StateLock | None, frozen: bool, deadline: float | None
+    ) -> Entry:
+        """An entry with the state's bytes, if it must or may as well be serialized now, else with the state."""
+        entry = self._entry(id, deadline)
+        if self._codec is not None and lock is not None:
             entry.set_state(state, size_of(state), lock)
-        elif (frozen or is_immutable(state)) and (size := size_of(state)) > _SMALL:
+        elif self._codec is not None and (frozen or is_immutable(state)) and (size := size_of(state)) > _SMALL:
             entry.set_state(state, size, None)
         else:
-            entry.set_value(self._encode(state))
+            try:
+                entry.set_value(self._encode(state))
+            except SafekeeperError as error:
+                entry.refused = error
+            entry.since, begun = time.monotonic(), entry.since
+            entry.serializing = entry.since - begun
+        return entry
 
     def _encode(self, state: Any) -> bytes:
-        assert self._codec is not None
-        return _checked(self._codec.encode(state))
+        """The bytes to write for *state*."""
+        if self._codec is not None:
+            value = self._codec.encode(state)
+        elif type(state) is bytes:
+            value = state
+        else:
+            raise BadState(f"without a serializer a state is bytes, not {type(state).__name__}")
+        if len(value) > MAX_VALUE_BYTES:
+            raise TooLarge(f"a state has at most {MAX_VALUE_BYTES} bytes, this one has {len(value)}: save it in parts")
+        return value
 
     def _decode(self, id: CheckpointId, value: bytes) -> Any:
         if self._codec is None:
@@ -219,9 +225,3 @@ class SafeKeeper:
             return self._codec.decode(value)
         except SafekeeperError as error:
             raise type(error)(f"{id}: {error}") from error
-
-
-def _checked(value: bytes) -> bytes:
-    if len(value) > MAX_VALUE_BYTES:
-        raise TooLarge(f"a state has at most {MAX_VALUE_BYTES} bytes, this one has {len(value)}: save it in parts")
-    return value

@@ -92,15 +92,6 @@ class Pipeline:
         self.completions.report()
         return ticket if entered else None
 
-    def refuse(self, entry: Entry, error: SafekeeperError, callback: Callback | None) -> Ticket:
-        """Complete *entry* with *error* at once."""
-        with self.lock:
-            self.check_open()
-            ticket = self.completions.open(entry, callback)
-            self.completions.fail(entry, error)
-        self.completions.report()
-        return ticket
-
     def check_open(self) -> None:
         """Raise `Closed` if nothing is accepted any more."""
         if self._closed is not None:
@@ -115,10 +106,12 @@ class Pipeline:
         """Put *entry* on the queue of *stage*, or do with it what the overflow policy says. False if it would have to
         wait and may not. With the lock held, as everything up to `_serialize`."""
         queue = stage.queue
+        if entry.refused is not None:
+            self.completions.fail(entry, entry.refused)
         while entry.outcome is None:
             if self._overflow == "coalesce" and self._coalesce(queue, entry):
                 return True
-            if queue.has_room(entry.size):
+            if queue.has_room(entry):
                 self._push(stage, entry)
                 return True
             if self._overflow == "reject" or self.completions.in_callback:
@@ -135,16 +128,15 @@ class Pipeline:
         return True
 
     def _coalesce(self, queue: LaneQueue, entry: Entry) -> bool:
-        """Let the waiting entry of the same id carry *entry* too, if there is one and the bytes have room."""
+        """Let the waiting entry of the same id carry *entry* too, if there is one and room for it."""
         carrier = queue.last(entry.id)
-        if carrier is None or carrier.queue is not queue or not queue.has_room(entry.size, instead_of=carrier):
+        if carrier is None or carrier.queue is not queue or not queue.can_replace(carrier, entry):
             return False
         self.completions.supersede(entry)
         queue.replace(carrier, entry)
         return True
 
     def _push(self, stage: Stage, entry: Entry) -> None:
-        entry.since = time.monotonic()
         stage.queue.push(entry)
         try:
             stage.wake()
@@ -189,6 +181,7 @@ class Pipeline:
                 self.completions.fail(entry, failure)
             else:
                 entry.set_value(value)
+                entry.since = ended
                 self._enter(self.storage, entry)
             # Not before it is in the other queue: until then nothing else of its id may be serialized.
             self.serialization.queue.release(entry)

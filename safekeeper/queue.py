@@ -25,7 +25,7 @@ class Bounds:
     """How much may wait in a queue. What workers have in their hands comes on top: at most this much for each."""
 
     count: int = 10_000
-    """Entries."""
+    """Entries. Superseded saves that have a callback count too."""
     nbytes: int = 64 * 1024 * 1024
     """Bytes of states and keys. One entry that is larger enters when the queue is empty."""
 
@@ -52,7 +52,7 @@ class LaneQueue:
 
     def __contains__(self, id: CheckpointId) -> bool:
         """Whether anything of *id* waits here or was taken and not yet released."""
-        return id in self._last
+        return bool(self._last) and id in self._last  # mostly there is nothing, and hashing an id takes its time
 
     def __bool__(self) -> bool:
         """Whether there is something to take."""
@@ -71,26 +71,33 @@ class LaneQueue:
         """How full it is, from 0 to 1; above 1 with an entry larger than the bounds."""
         return max(self.count / self.bounds.count, self.nbytes / self.bounds.nbytes)
 
-    def has_room(self, size: int, instead_of: Entry | None = None) -> bool:
-        """Whether an entry of *size* bytes may enter, in place of another one if that is given."""
-        count, nbytes = self.count + 1, self.nbytes + size
-        if instead_of is not None:
-            count, nbytes = count - 1, nbytes - instead_of.size
-        return count <= 1 or (count <= self.bounds.count and nbytes <= self.bounds.nbytes)
+    def has_room(self, entry: Entry) -> bool:
+        """Whether *entry* may enter."""
+        bounds = self.bounds
+        return not self.count or (
+            self.count + entry.weight <= bounds.count and self.nbytes + entry.size <= bounds.nbytes
+        )
+
+    def can_replace(self, carrier: Entry, newer: Entry) -> bool:
+        """Whether *carrier*, which waits here, may do what *newer* was to do."""
+        callbacks = len(carrier.listeners or ()) + len(newer.listeners or ())
+        if self.count - carrier.weight + max(callbacks, 1) > self.bounds.count:
+            return False
+        return self.count == carrier.weight or self.nbytes - carrier.size + newer.size <= self.bounds.nbytes
 
     def push(self, entry: Entry) -> None:
         """Put *entry* at the end of its lane, whether or not there is room."""
-        last = self._last.get(entry.id)
-        self._last[entry.id] = entry
-        if last is None:
+        last = self._last.setdefault(entry.id, entry)
+        if last is entry:
             self._ready[entry] = None
         else:
+            self._last[entry.id] = entry
             last.following, entry.preceding = entry, last
         self._waiting[entry] = None
         self._enter(entry)
 
     def replace(self, carrier: Entry, newer: Entry) -> None:
-        """Let *carrier*, which waits here, do what *newer* was to do, at its own place in the queue."""
+        """Let *carrier* do what *newer* was to do, at its own place in the queue."""
         self.count -= carrier.weight
         self.nbytes -= carrier.size
         carrier.adopt(newer)

@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,17 @@ HERE = Path(__file__).parent
 EMBEDDED = "log" if "log" in BUNDLED else "file"
 SCHEMA = "key string, number int, time timestamp"
 
+QUICK = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+}
+"""Settings for queries that are short, and many."""
+
 Batches = dict[int, list[Row]]
 
 
@@ -49,19 +61,16 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def quick() -> dict[str, str]:
+    """Settings for queries that are short."""
+    return QUICK
+
+
+@pytest.fixture(scope="session")
 def spark(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark with two cores that knows our provider; the tests make sessions of their own from it."""
     builder = SparkSession.builder.master("local[2]").appName("safekeeper tests")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        "spark.sql.streaming.metricsEnabled": "false",
-        "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.sql.codegen.wholeStage": "false",
-    }.items():
+    for name, value in {**QUICK, "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}.items():
         builder.config(name, value)
     session = configure(builder, "memory:").getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -182,3 +191,19 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, st
         return {STATE + "providerClass": PROVIDER, PREFIX + "url": f"{scheme}://{folder}/{scheme}"}
 
     return ours
+
+
+@pytest.fixture(scope="session")
+def agents_of() -> Callable[[int], list[int]]:
+    """Finds the processes of the agents that a JVM has started, by its process id."""
+
+    def agents_of(jvm: int) -> list[int]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == jvm and b"safekeeper.agent" in (process / "cmdline").read_bytes():
+                    found.append(int(process.name))
+        return found
+
+    return agents_of

@@ -1,0 +1,23 @@
+"""A job that knows nothing of safekeeper: `spark-submit ... job.py INPUTS CHECKPOINT [wait]` prints its counts."""
+
+import sys
+import time
+
+from pyspark.sql import SparkSession
+
+inputs, checkpoint, *wait = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+words = spark.readStream.text(inputs)
+query = (
+    words.groupBy("value")
+    .count()
+    .writeStream.outputMode("complete")
+    .option("checkpointLocation", checkpoint)
+    .trigger(availableNow=True)
+    .foreachBatch(lambda rows, batch: print("counts", sorted(map(tuple, rows.collect())), flush=True))
+    .start()
+)
+query.awaitTermination()
+print("done", flush=True)
+if wait:
+    time.sleep(600)
