@@ -96,7 +96,13 @@ def test_an_agent_killed_in_a_load_is_asked_for_the_rest_only(world: Any, items:
 
 
 def test_the_agent_ends_with_the_jvm_even_if_that_is_killed(class_path: str, world: Any, eventually: Any) -> None:
-    command = [find_tool("java"), "--add-opens=java.base/java.nio=ALL-UNNAMED", "-cp", class_path]
+    command = [
+        find_tool("java"),
+        "-XX:TieredStopAtLevel=1",
+        "--add-opens=java.base/java.nio=ALL-UNNAMED",
+        "-cp",
+        class_path,
+    ]
     command += ["io.safekeeper.spark.TestMain", str(world.checkpoint), *(f"{k}={v}" for k, v in world.settings.items())]
     for end in (signal.SIGKILL, signal.SIGTERM):
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as jvm:
