@@ -29,6 +29,8 @@ class Settings:
     """The backend to serve."""
     queue_bytes: int = 128 * 1024 * 1024
     """How many bytes of requests may be in memory, and how many of values on their way to the JVM."""
+    retry_seconds: float = 60.0
+    """For how long a write is tried again while the store is unavailable."""
 
     @classmethod
     def parse(cls, line: str) -> Settings:
@@ -39,6 +41,8 @@ class Settings:
             raise ValueError('the first line on standard input is {"url": "...", "queue_bytes": N}') from None
         if type(settings.url) is not str or type(settings.queue_bytes) is not int or settings.queue_bytes < 1:
             raise ValueError("url is a string and queue_bytes a positive number")
+        if type(settings.retry_seconds) not in (int, float) or settings.retry_seconds <= 0:
+            raise ValueError("retry_seconds is a positive number")
         return settings
 
 
@@ -65,7 +69,9 @@ def _serve(path: str, answer: int) -> int:
     # The server has made room for every body before the keeper sees it, so the queue never blocks for long.
     queue = Bounds(nbytes=settings.queue_bytes)
     with (
-        SafeKeeper(settings.url, serializer=None, overflow="block", storage_queue=queue) as keeper,
+        SafeKeeper(
+            settings.url, serializer=None, overflow="block", storage_queue=queue, deadline=settings.retry_seconds
+        ) as keeper,
         Server(keeper, path, settings.queue_bytes),
     ):
         survives = [flag.name for flag in keeper.backend.survives]
