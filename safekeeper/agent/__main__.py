@@ -18,6 +18,8 @@ from safekeeper.errors import SafekeeperError
 from safekeeper.keeper import SafeKeeper
 from safekeeper.queue import Bounds
 
+log = logging.getLogger(__name__)
+
 _M_MMAP_THRESHOLD = -3  # from malloc.h
 
 
@@ -54,17 +56,32 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="safekeeper agent %(process)d: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a shell is for the job, not for its state
     signal.signal(signal.SIGTERM, _end)
-    # Whatever a driver prints while it is loaded must not end up between the JVM and the ready line.
-    answer = os.dup(1)
-    os.dup2(2, 1)
+    answer = _Answer()
     try:
-        return _serve(sys.argv[1], answer)
+        _serve(sys.argv[1], answer)
     except (SafekeeperError, ValueError) as error:
-        _tell(answer, {"ready": False, "error": " ".join(str(error).split())})
+        answer.give({"ready": False, "error": " ".join(str(error).split())})
+        log.error("%s", error)
         return 1
+    return 0
 
 
-def _serve(path: str, answer: int) -> int:
+class _Answer:
+    """Standard output, kept for the one line that the JVM reads; whatever a driver prints goes to standard error."""
+
+    def __init__(self) -> None:
+        self._fd: int | None = os.dup(1)
+        os.dup2(2, 1)
+
+    def give(self, line: dict[str, object]) -> None:
+        """Write the line, unless one was written before."""
+        if self._fd is not None:
+            os.write(self._fd, json.dumps(line).encode() + b"\n")
+            os.close(self._fd)
+            self._fd = None
+
+
+def _serve(path: str, answer: _Answer) -> None:
     settings = Settings.parse(sys.stdin.readline())
     # The server has made room for every body before the keeper sees it, so the queue never blocks for long.
     queue = Bounds(nbytes=settings.queue_bytes)
@@ -76,22 +93,16 @@ def _serve(path: str, answer: int) -> int:
     ):
         survives = [flag.name for flag in keeper.backend.survives]
         ready = {"ready": True, "version": VERSION, "scope": keeper.backend.scope.name, "survives": survives}
-        _tell(answer, ready | {"pid": os.getpid()})
+        answer.give(ready | {"pid": os.getpid()})
         while os.read(0, 65536):
             pass
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end has begun: let it be a clean one
-    return 0
 
 
 def _give_memory_back() -> None:
     """Make the C library return large blocks to the system when they are freed, instead of keeping some per thread."""
     with suppress(OSError, AttributeError):  # a C library that knows no mallopt
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
-
-
-def _tell(answer: int, line: dict[str, object]) -> None:
-    os.write(answer, json.dumps(line).encode() + b"\n")
-    os.close(answer)
 
 
 def _end(*_: object) -> NoReturn:
