@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import safekeeper
 from safekeeper.backend import Scope
 from safekeeper.errors import SafekeeperError
-from safekeeper.registry import guess
+from safekeeper.registry import Url, guess
 from safekeeper.spark.build import BuildError, find_jar, find_tool
 
 if TYPE_CHECKING:
@@ -51,6 +51,10 @@ OPTIONS: dict[str, str] = {
 """What `configure` takes besides the URL, and the default. As a setting, `queue_bytes` is `PREFIX` + `queueBytes`."""
 
 
+_SECRETS = "(?i)secret|password|token|access[.]?key|credential|stateStore[.]safekeeper[.]url"
+"""Spark's own default for what its UI and logs do not show, and the URL, for URLs that hold a password."""
+
+
 class BadSetup(SafekeeperError):
     """Spark cannot use the backend as things are set up. The message says what to change."""
 
@@ -78,10 +82,12 @@ def settings(url: str, **options: object) -> dict[str, str]:
     for name in options:
         if name not in OPTIONS:
             raise BadSetup(f"there is no option {name!r}{guess(name, list(OPTIONS))}; there are: {', '.join(OPTIONS)}")
+    secrets = {"spark.redaction.regex": _SECRETS} if Url.parse(url).password else {}
     return {
         "spark.jars": jar(),
         "spark.sql.streaming.stateStore.providerClass": PROVIDER,
         setting("url"): url,
+        **secrets,
         **{setting(name): str(value) for name, value in options.items()},
     }
 

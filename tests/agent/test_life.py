@@ -68,6 +68,7 @@ def test_another_user_is_refused_even_if_the_socket_lets_him_in(start):
         pytest.param('{"url": "not a url"}', "no URL", id="no URL"),
         pytest.param('{"url": 5}', "url is a string", id="not a string"),
         pytest.param('{"url": "memory:", "queue_bytes": 0}', "positive", id="no memory"),
+        pytest.param('{"url": "memory:", "retry_seconds": 0}', "positive", id="no time"),
         pytest.param('{"url": "memory:", "queue_bites": 1}', "first line", id="unknown setting"),
         pytest.param("file:///tmp/x", "first line", id="no JSON"),
         pytest.param("[1]", "first line", id="no object"),

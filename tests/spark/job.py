@@ -1,10 +1,12 @@
 """A job that knows nothing of safekeeper: `spark-submit ... job.py INPUTS CHECKPOINT [wait]` prints its counts."""
 
+import os
 import sys
 import time
 
 from pyspark.sql import SparkSession
 
+driver = os.getppid()
 inputs, checkpoint, *wait = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
 words = spark.readStream.text(inputs)
@@ -19,5 +21,5 @@ query = (
 )
 query.awaitTermination()
 print("done", flush=True)
-if wait:
-    time.sleep(600)
+while wait and os.getppid() == driver:  # the JVM, which is going to be killed
+    time.sleep(0.1)

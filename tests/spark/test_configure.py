@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,19 @@ def test_the_settings_say_where_the_state_goes():
         PREFIX + "queueBytes": "1048576",
         PREFIX + "cleanAt": "3",
     }
+
+
+def test_a_password_in_the_url_is_hidden_from_sparks_ui_and_logs():
+    redacted = settings("redis://:secret@host:6379/0")["spark.redaction.regex"]
+    assert re.search(redacted, setting("url"))
+    assert re.search(redacted, "fs.s3a.access.key")
+    assert not re.search(redacted, setting("codec"))
+
+
+def test_every_option_is_in_the_manual():
+    manual = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|", manual, re.MULTILINE)
+    assert rows == ["url", *(setting(option).removeprefix(PREFIX) for option in OPTIONS)]
 
 
 def test_every_option_is_a_setting_of_the_bridge_and_the_other_way_round():

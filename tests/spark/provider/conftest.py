@@ -31,9 +31,8 @@ def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The bridge as it is shipped, the tests' classes, and Spark."""
     classes = tmp_path_factory.mktemp("classes")
     path = f"{jar()}:{spark_home()}/jars/*"
-    javac = find_tool("javac")
     files = [str(file) for file in SOURCES.rglob("*.java")]
-    command = [javac, "--release", "17", "-proc:none", *STRICT, "-cp", path, "-d", str(classes), *files]
+    command = [find_tool("javac"), "--release", "17", "-proc:none", *STRICT, "-cp", path, "-d", str(classes), *files]
     subprocess.run(command, check=True, timeout=300)
     return f"{classes}:{path}"
 
@@ -41,7 +40,7 @@ def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def jvm(class_path: str) -> Iterator[Any]:
     py4j = next(spark_home().glob("jars/py4j-*.jar"))
-    options = ["-Xmx1g", *MODULES]
+    options = ["-Xmx1g", "-XX:TieredStopAtLevel=1", *MODULES]
     port, process = launch_gateway(
         jarpath=str(py4j), classpath=class_path, javaopts=options, die_on_exit=True, return_proc=True
     )
@@ -55,10 +54,11 @@ def jvm(class_path: str) -> Iterator[Any]:
 
 @dataclass
 class World:
-    """A checkpoint, a backend, and providers that keep the state of the one in the other."""
+    """A checkpoint, a store, and providers that keep the state of the one in the other."""
 
     jvm: Any
     folder: Path
+    store: Path
     settings: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class World:
         self.checkpoint.mkdir()
         self.new_query()
         self.settings = {
-            PREFIX + "url": f"file://{self.folder}/store",
+            PREFIX + "url": f"file://{self.store}",
             PREFIX + "python": sys.executable,
             STATE_STORE + "minDeltasForSnapshot": "10",
             **self.settings,
@@ -74,7 +74,8 @@ class World:
 
     def new_query(self) -> None:
         """Begin a new checkpoint: what Spark does in an empty folder."""
-        (self.checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+        self.query = str(uuid.uuid4())
+        (self.checkpoint / "metadata").write_text(json.dumps({"id": self.query}))
 
     def provider(
         self,
@@ -90,21 +91,27 @@ class World:
 
     def keys(self, kind: str = "commit") -> list[Path]:
         """The files of the commits in the store, oldest version first."""
-        return sorted((self.folder / "store").glob(f"spark*/{kind}_*"), key=lambda path: path.name)
+        return sorted(self.store.glob(f"spark*{self.query}*/{kind}_*"), key=lambda path: path.name)
 
     def versions(self) -> list[int]:
         return [int(path.name.split("_")[1]) for path in self.keys()]
 
 
-@pytest.fixture
-def world(jvm: Any, tmp_path: Path) -> World:
-    return World(jvm, tmp_path)
+@pytest.fixture(scope="session")
+def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One store for all tests, since queries do not meet in it, and so one agent."""
+    return tmp_path_factory.mktemp("shared") / "store"
 
 
 @pytest.fixture
-def world_with_ids(jvm: Any, tmp_path: Path) -> World:
+def world(jvm: Any, tmp_path: Path, shared_store: Path) -> World:
+    return World(jvm, tmp_path, shared_store)
+
+
+@pytest.fixture
+def world_with_ids(jvm: Any, tmp_path: Path, shared_store: Path) -> World:
     """Checkpoint format 2, where Spark remembers the ids of commits."""
-    return World(jvm, tmp_path, {STATE_STORE + "checkpointFormatVersion": "2"})
+    return World(jvm, tmp_path, shared_store, {STATE_STORE + "checkpointFormatVersion": "2"})
 
 
 @pytest.fixture

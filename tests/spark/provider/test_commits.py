@@ -81,15 +81,37 @@ def test_a_retry_far_back_loads_the_old_version(world: Any, items: Any) -> None:
 
 
 def test_a_zombie_does_not_change_what_its_successor_made(world: Any, items: Any) -> None:
-    """Format 1: the zombie's commit of version 1 comes last, but version 2 stands on the successor's."""
     zombie, successor = world.provider(), world.provider()
     zombies_store = zombie.open(0, None).put(1, 1, "zombie")
     successor.open(0, None).put(1, 1, "successor").commit()
     successor.open(1, None).put(2, 2, "more").commit()
     zombies_store.put(1, 1, "zombie still writing").commit()
-    assert items(world.provider().open(1, None).items()) == {"1:1": "successor"}
-    assert items(world.provider().open(2, None).items()) == {"1:1": "successor", "2:2": "more"}
-    assert items(zombie.open(2, None).items()) == {"1:1": "successor", "2:2": "more"}
+    expected = {"1:1": "successor", "2:2": "more"}
+    assert items(world.provider().open(2, None).items()) == expected
+    assert items(zombie.open(2, None).items()) == expected
+    successor.open(2, None).put(3, 3, "on").commit()
+    assert items(world.provider().openForReading(1, None).items()) == {"1:1": "successor"}
+
+
+def test_a_query_that_was_set_back_goes_on_from_what_it_then_wrote(world: Any, items: Any) -> None:
+    """Whoever deletes the newest batches from a checkpoint wants what follows to replace them."""
+    world.settings["spark.sql.streaming.minBatchesToRetain"] = "2"
+    provider = world.provider()
+    for version in range(6):
+        provider.open(version, None).put(0, version, "first time").commit()
+    for version in range(2, 5):
+        again = world.provider()
+        store = again.open(version, None)
+        assert "0:5" not in items(store.items())
+        store.put(0, version, "second time").commit()
+        again.provider().doCleanupMaintenance()
+    assert items(world.provider().open(5, None).items()) == {
+        "0:0": "first time",
+        "0:1": "first time",
+        "0:2": "second time",
+        "0:3": "second time",
+        "0:4": "second time",
+    }
 
 
 def test_with_ids_each_sibling_is_reached_by_its_own(world_with_ids: Any, items: Any) -> None:

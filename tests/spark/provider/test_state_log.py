@@ -11,6 +11,6 @@ LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("seed", range(200 if LONG else 12))
+@pytest.mark.parametrize("seed", range(200 if LONG else 8))
 def test_the_log_does_what_a_map_does(jvm: Any, seed: int) -> None:
-    jvm.StateLogModel.run(seed, 20_000 if LONG else 4_000)
+    jvm.StateLogModel.run(seed, 20_000 if LONG else 3_000)

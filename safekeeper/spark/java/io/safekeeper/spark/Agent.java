@@ -39,7 +39,8 @@ final class Agent {
   private Process process;
   private Path socket;
   private String scope;
-  private int starts;
+  private int restarts;
+  private boolean wasStarted;
 
   /** Something that is asked of the agent. It may be asked more than once. */
   interface Request<T> {
@@ -51,9 +52,10 @@ final class Agent {
     Runtime.getRuntime().addShutdownHook(new Thread(this::stop, "safekeeper-agent-stop"));
   }
 
-  /** The agent for the URL and the interpreter of these settings. */
+  /** The agent for what these settings say about it. */
   static Agent of(Settings settings) {
-    String key = settings.python() + "\n" + settings.queueBytes() + "\n" + settings.url();
+    String key = String.join(
+        "\n", settings.python(), settings.url(), "" + settings.queueBytes(), "" + settings.retryMillis());
     return AGENTS.computeIfAbsent(key, unused -> new Agent(settings));
   }
 
@@ -62,9 +64,11 @@ final class Agent {
     return ask(unused -> scope);
   }
 
-  /** How often the agent had to be started again. */
-  synchronized int restarts() {
-    return Math.max(0, starts - 1);
+  /** How often the agent had to be started again since this was last asked. */
+  synchronized int takeRestarts() {
+    int taken = restarts;
+    restarts = 0;
+    return taken;
   }
 
   /** The id of the agent's process, 0 when there is none now. */
@@ -74,13 +78,20 @@ final class Agent {
 
   /** Send a request, and send it again for a while when the agent dies or the store is unavailable. */
   <T> T ask(Request<T> request) throws IOException {
-    long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(settings.retryMillis());
+    long patience = TimeUnit.MILLISECONDS.toNanos(settings.retryMillis());
+    long started = System.nanoTime();
+    boolean broken = false;
     for (long wait = 10; ; wait = Math.min(2 * wait, 1000)) {
       try {
         return askOnce(request);
       } catch (IOException error) {
+        boolean answered = error instanceof AgentException;
+        if (!answered && !broken) {
+          started = System.nanoTime(); // a request that was lost is sent again, however long it had taken
+          broken = true;
+        }
         boolean hopeless = error instanceof AgentException answer && !answer.isWorthRetrying();
-        if (hopeless || Thread.currentThread().isInterrupted() || System.nanoTime() > deadline) {
+        if (hopeless || Thread.currentThread().isInterrupted() || System.nanoTime() - started > patience) {
           throw error;
         }
         LOG.warn("The agent did not do what it was asked, trying again: {}", error.toString());
@@ -146,9 +157,11 @@ final class Agent {
               + "python, spark.pyspark.python or PYSPARK_PYTHON to one that has safekeeper installed",
           error);
     }
-    starts++;
+    restarts += wasStarted ? 1 : 0;
+    wasStarted = true;
     OutputStream input = process.getOutputStream();
-    String options = JSON.writeValueAsString(Map.of("url", settings.url(), "queue_bytes", settings.queueBytes()));
+    String options = JSON.writeValueAsString(Map.of(
+        "url", settings.url(), "queue_bytes", settings.queueBytes(), "retry_seconds", settings.retryMillis() / 1000.0));
     try {
       input.write((options + "\n").getBytes(StandardCharsets.UTF_8));
       input.flush();

@@ -32,6 +32,11 @@ final class Commits {
     return group;
   }
 
+  /** How often the agent had to be started again since somebody asked. */
+  int takeAgentRestarts() {
+    return agent.takeRestarts();
+  }
+
   History history() throws IOException {
     return new History(agent.ask(connection -> connection.keys(group)));
   }

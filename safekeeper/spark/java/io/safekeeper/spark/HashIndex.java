@@ -42,15 +42,23 @@ final class HashIndex {
     return (int) slots[slotOf(hash, base, offset, length)];
   }
 
+  /** Make room for one more key. After this the next change needs no memory and cannot fail half-way. */
+  void reserve() {
+    if (size >= slots.length / 3 * 2) {
+      resize();
+    } else if (snapshots > 0) {
+      slots = slots.clone();
+      snapshots = 0;
+    }
+  }
+
   /** Let the key's newest record be the one at {@code address}; return the address of the one before, or 0. */
   int put(int hash, Object base, long offset, int length, int address) {
-    own();
+    reserve();
     int slot = slotOf(hash, base, offset, length);
     int before = (int) slots[slot];
     slots[slot] = entry(hash, address);
-    if (before == 0 && ++size > slots.length / 3 * 2) {
-      resize();
-    }
+    size += before == 0 ? 1 : 0;
     return before;
   }
 
@@ -61,16 +69,16 @@ final class HashIndex {
 
   /** Let the record at {@code to} be the newest instead of the one at {@code from}, which is it and has the same key. */
   void replace(int hash, int from, int to) {
-    own();
+    reserve();
     slots[slotOf(hash, from)] = entry(hash, to);
   }
 
   /** Forget the key; return the address of its newest record, or 0 if there was none. */
   int remove(int hash, Object base, long offset, int length) {
+    reserve();
     int slot = slotOf(hash, base, offset, length);
     int before = (int) slots[slot];
     if (before != 0) {
-      own();
       size--;
       closeGap(slot);
     }
@@ -148,13 +156,6 @@ final class HashIndex {
         }
         slots[slot] = entry;
       }
-    }
-  }
-
-  private void own() {
-    if (snapshots > 0) {
-      slots = slots.clone();
-      snapshots = 0;
     }
   }
 

@@ -32,46 +32,52 @@ final class History {
   /**
    * The commit of a version, with that id unless it is null.
    *
-   * <p>When nobody knows the id, it is the commit that the newest one descends from, else the latest. That is Spark's rule
-   * for its checkpoint format 1, the last writer wins, but it never changes once a later version exists.
+   * <p>When nobody knows the id, as in Spark's checkpoint format 1, it is the commit that the latest one of all descends
+   * from, else the latest of that version. The latest of all, not the one of the highest version: a query may have been
+   * set back to an old batch, and then the higher versions are those that nobody wants any more.
    */
   Optional<CommitKey> find(long version, String id) {
     if (id != null) {
       return Optional.ofNullable(byId.get(id)).filter(commit -> commit.version() == version);
     }
-    Optional<CommitKey> newest = newestVersion().flatMap(this::latest);
-    for (CommitKey commit = newest.orElse(null); commit != null; commit = byId.get(commit.parent())) {
+    for (CommitKey commit = latest().orElse(null); commit != null; commit = byId.get(commit.parent())) {
       if (commit.version() == version) {
         return Optional.of(commit);
       }
     }
-    return latest(version);
+    return byId.values().stream().filter(commit -> commit.version() == version).max(BY_TIME);
   }
 
-  Optional<CommitKey> parent(CommitKey commit) {
-    return Optional.ofNullable(byId.get(commit.parent()));
+  /** The commit that another one is based on. */
+  CommitKey parentOf(CommitKey commit) {
+    CommitKey parent = byId.get(commit.parent());
+    if (parent == null) {
+      throw new MissingCommit(commit.version() - 1, commit.parent());
+    }
+    return parent;
   }
 
   /** The time of the latest commit, 0 if there is none. */
   long lastTime() {
-    return byId.values().stream().mapToLong(CommitKey::time).max().orElse(0);
+    return latest().map(CommitKey::time).orElse(0L);
   }
 
   /**
-   * The keys that no load of the newest {@code retained} versions needs, oldest first.
+   * The keys that no load of the latest commit's version, or of the {@code retained} - 1 before it, needs; oldest first.
+   * Higher versions are kept, too.
    *
    * <p>Parts go only when their version is below all that is kept: those of a newer one may belong to a commit whose
    * head is just being written.
    */
   List<byte[]> garbage(int retained) {
-    long newest = newestVersion().orElse(0L);
+    long version = latest().map(CommitKey::version).orElse(0L);
     Set<CommitKey> needed = new HashSet<>();
-    byId.values().stream().filter(commit -> commit.version() > newest - retained).forEach(commit -> keep(commit, needed));
+    byId.values().stream().filter(commit -> commit.version() > version - retained).forEach(commit -> keep(commit, needed));
     long oldest = needed.stream().mapToLong(CommitKey::version).min().orElse(0);
     List<byte[]> garbage = new ArrayList<>();
     for (byte[] key : keys) {
       Optional<CommitKey> commit = CommitKey.parse(key);
-      boolean oldPart = CommitKey.versionOfPart(key).filter(version -> version < oldest).isPresent();
+      boolean oldPart = CommitKey.versionOfPart(key).filter(part -> part < oldest).isPresent();
       if (oldPart || commit.filter(found -> !needed.contains(found)).isPresent()) {
         garbage.add(key);
       }
@@ -87,12 +93,8 @@ final class History {
     }
   }
 
-  private Optional<CommitKey> latest(long version) {
-    return byId.values().stream().filter(commit -> commit.version() == version).max(BY_TIME);
-  }
-
-  private Optional<Long> newestVersion() {
-    return byId.values().stream().map(CommitKey::version).max(Comparator.naturalOrder());
+  private Optional<CommitKey> latest() {
+    return byId.values().stream().max(BY_TIME);
   }
 
   private static long version(byte[] key) {

@@ -22,9 +22,16 @@ final class LoadedState {
   private long loadMicros;
   private long commitsRead;
 
-  /** What a commit did and cost; the times are in microseconds, the bytes those of records but for the last. */
+  /** What a commit did and cost: times in microseconds, the bytes of its records, and as they were sent. */
   record Committed(
-      CommitKey key, long frameMicros, long agentMicros, long storeMicros, long appended, long cleaned, long shipped) {}
+      CommitKey key,
+      long frameMicros,
+      long agentMicros,
+      long storeMicros,
+      long appended,
+      long cleaned,
+      long shipped,
+      long agentRestarts) {}
 
   LoadedState(Commits commits, Settings settings, Supplier<StateLog> newLog) {
     this.commits = commits;
@@ -79,27 +86,26 @@ final class LoadedState {
     History history = commits.history();
     lastTime = Math.max(lastTime, history.lastTime());
     CommitKey target = history.find(version, id).orElseThrow(() -> new MissingCommit(version, id));
-    List<CommitKey> missing = new ArrayList<>();
-    CommitKey commit = target;
-    while (log == null || !log.canUndoTo(commit.version(), commit.id())) {
+    List<CommitKey> missing = new ArrayList<>(); // newest first
+    for (CommitKey commit = target; ; commit = history.parentOf(commit)) {
+      if (log != null && log.canUndoTo(commit.version(), commit.id())) {
+        log.undoTo(commit.id());
+        replay(missing, true);
+        return;
+      }
       missing.add(commit);
       if (commit.version() <= target.oldest()) {
         log = newLog.get();
-        break;
+        replay(missing, false);
+        return;
       }
-      CommitKey child = commit;
-      commit = history.parent(child).orElseThrow(() -> new MissingCommit(child.version() - 1, child.parent()));
     }
-    Collections.reverse(missing);
-    boolean warm = !missing.contains(commit);
-    if (warm) {
-      log.undoTo(commit.id());
-    }
-    replay(missing, warm);
   }
 
-  /** Apply commits to the log. Going back over them will be possible if the log was warm, else only to the last. */
-  private void replay(List<CommitKey> chain, boolean warm) throws IOException {
+  /** Apply commits, newest first, to the log. If it was empty before, only the last of them can be gone back to. */
+  private void replay(List<CommitKey> missing, boolean warm) throws IOException {
+    List<CommitKey> chain = new ArrayList<>(missing);
+    Collections.reverse(chain);
     StateLog target = log;
     log = null; // until all of it is there
     commits.read(chain, new Commits.Reader() {
@@ -141,6 +147,13 @@ final class LoadedState {
     log.endCommit(version);
     log.addSavepoint(key.id(), version);
     return new Committed(
-        key, frameMicros, cost.agentMicros(), cost.storeMicros(), appended, cleaned, cost.bytes());
+        key,
+        frameMicros,
+        cost.agentMicros(),
+        cost.storeMicros(),
+        appended,
+        cleaned,
+        cost.bytes(),
+        commits.takeAgentRestarts());
   }
 }

@@ -33,7 +33,7 @@ final class Metrics {
   private static final StateStoreCustomMetric EXTENT =
       size("safekeeperExtentBytes", "size of the changes that a restart would have to read", true);
   private static final StateStoreCustomMetric RESTARTS =
-      new StateStoreCustomSumMetric("safekeeperAgentRestarts", "how often agents had to be started again");
+      new StateStoreCustomSumMetric("safekeeperAgentRestarts", "agents that had to be started again");
   private static final StateStoreCustomMetric FORCED =
       new StateStoreCustomSumMetric("forceSnapshotCount", "number of stores that had forced snapshot");
 
@@ -47,7 +47,7 @@ final class Metrics {
 
   /** The numbers after a commit, or without one. */
   static StateStoreMetrics of(
-      LoadedState state, long keys, LoadedState.Committed commit, long agentRestarts, boolean forced) {
+      LoadedState state, long keys, LoadedState.Committed commit, boolean forced) {
     Map<StateStoreCustomMetric, Object> values = new LinkedHashMap<>();
     values.put(FRAME, commit == null ? 0L : commit.frameMicros() / 1000);
     values.put(AGENT, commit == null ? 0L : commit.agentMicros() / 1000);
@@ -59,7 +59,7 @@ final class Metrics {
     values.put(SHIPPED, commit == null ? 0L : commit.shipped());
     values.put(LIVE, state.log().liveBytes());
     values.put(EXTENT, state.log().extentBytes());
-    values.put(RESTARTS, agentRestarts);
+    values.put(RESTARTS, commit == null ? 0L : commit.agentRestarts());
     values.put(FORCED, forced ? 1L : 0L);
     return new StateStoreMetrics(
         keys,

@@ -21,7 +21,7 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreId;
  * @param location the checkpoint's folder
  */
 record QueryIdentity(String group, String location) {
-  private static final int MAX_GROUP_BYTES = 255;
+  private static final int LONGEST_NAME = 128; // a group has at most 255 bytes
 
   static QueryIdentity of(StateStoreId id, Configuration conf) throws IOException {
     Path checkpoint = new Path(id.checkpointRootLocation()).getParent();
@@ -45,10 +45,8 @@ record QueryIdentity(String group, String location) {
 
   /** The store's name if it can be part of a group, else a name that is made from it. */
   private static String plain(String name) {
-    boolean short_ = name.getBytes(StandardCharsets.UTF_8).length <= MAX_GROUP_BYTES / 2;
-    boolean printable = !name.isEmpty() && name.chars().noneMatch(Character::isISOControl);
-    return short_ && printable
-        ? name
-        : UUID.nameUUIDFromBytes(name.getBytes(StandardCharsets.UTF_8)).toString();
+    byte[] bytes = name.getBytes(StandardCharsets.UTF_8);
+    boolean fits = bytes.length <= LONGEST_NAME && name.chars().noneMatch(Character::isISOControl);
+    return fits ? name : UUID.nameUUIDFromBytes(bytes).toString();
   }
 }

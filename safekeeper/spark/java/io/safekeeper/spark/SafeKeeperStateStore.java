@@ -408,7 +408,7 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
   @Override
   public void abort() {
     if (phase == Phase.UPDATING) {
-      log.undoUncommitted();
+      provider.undo();
       end(Phase.ABORTED);
     }
   }

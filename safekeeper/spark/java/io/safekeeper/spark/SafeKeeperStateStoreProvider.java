@@ -246,6 +246,16 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
     return committed;
   }
 
+  /** Go back to the last commit; what cannot be undone is loaded again when it is next asked for. */
+  void undo() {
+    try {
+      state.log().undoUncommitted();
+    } catch (RuntimeException | Error error) {
+      state.unload();
+      throw error;
+    }
+  }
+
   StateStoreCheckpointInfo checkpointInfo(CommitKey key) {
     boolean withIds = conf.enableStateStoreCheckpointIds();
     String parent = key.parent().equals(CommitKey.NO_PARENT) ? null : key.parent();
@@ -267,7 +277,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
       FamilySpec spec = specs.get(name);
       keys += spec != null && spec.internal() ? 0 : log.family(name).index.size();
     }
-    return Metrics.of(state, keys, committed, agent.restarts(), forcedSnapshot);
+    return Metrics.of(state, keys, committed, forcedSnapshot);
   }
 
   void checkFormat(UnsafeRow key, UnsafeRow value, FamilySpec spec) {
@@ -358,8 +368,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
     CommitKey commit = history.find(last, lastId).orElseThrow(() -> new MissingCommit(last, lastId));
     List<CommitKey> chain = new ArrayList<>(List.of(commit));
     while (commit.version() > first) {
-      CommitKey child = commit;
-      commit = history.parent(child).orElseThrow(() -> new MissingCommit(child.version() - 1, child.parent()));
+      commit = history.parentOf(commit);
       chain.add(commit);
     }
     Collections.reverse(chain);

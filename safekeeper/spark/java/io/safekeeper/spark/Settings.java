@@ -57,7 +57,7 @@ final class Settings {
 
   /** {@code retryMs}: for how long a request is sent again while the agent or the store is unavailable; a minute. */
   long retryMillis() {
-    return number("retryMs", 60_000, 0);
+    return number("retryMs", 60_000, 1);
   }
 
   /** {@code leaseMs}: how long to wait until another task of the executor is done with a partition's state; a minute. */

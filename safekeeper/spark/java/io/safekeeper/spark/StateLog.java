@@ -34,6 +34,7 @@ final class StateLog {
   private long liveBytes;
   private long commitPosition = pages.position(); // the end of the last commit
   private long commitAppended;
+  private boolean changing; // a change has begun and has not come to its end
 
   /** An empty log that can later go back over so many versions; see {@link Extent} for the weight. */
   StateLog(int savepointsKept, int leastWeight) {
@@ -75,13 +76,13 @@ final class StateLog {
 
   /** Append a value for a key. The last {@code added} bytes of the value are new, if it is a list that was added to. */
   void put(Family family, Object key, long keyAt, int keyLength, Object value, long valueAt, int valueLength, int added) {
+    begin(family);
     int address = append(family, key, keyAt, keyLength, value, valueAt, valueLength, 0, added);
-    int hash = HashIndex.hash(key, keyAt, keyLength);
-    int before = family.index.put(hash, key, keyAt, keyLength, address);
     if (family.ordered() != null) {
       family.ordered().put(pages.page(address), Pages.offset(address), address);
     }
-    note(address, before);
+    int hash = HashIndex.hash(key, keyAt, keyLength);
+    note(address, family.index.put(hash, key, keyAt, keyLength, address));
   }
 
   /** Append a tombstone for a key, if the key is there; return whether it was. */
@@ -90,6 +91,7 @@ final class StateLog {
     if (family.index.find(hash, key, keyAt, keyLength) == 0) {
       return false;
     }
+    begin(family);
     int address = append(family, key, keyAt, keyLength, null, 0, 0, Record.TOMBSTONE, 0);
     note(address, family.link(address, 0));
     return true;
@@ -249,14 +251,16 @@ final class StateLog {
     commitPosition = target.position();
     commitAppended = appended;
     names = null;
+    changing = false;
   }
 
   /** Apply records that were once committed, from {@code bytes[from]} to {@code bytes[to]}. */
   void replay(byte[] bytes, int from, int to) {
     for (int offset = from; offset < to; ) {
       int size = Record.checkedSize(bytes, offset, to);
-      int address = appendCopy(bytes, offset, size);
       Family family = family(Record.family(bytes, offset));
+      begin(family);
+      int address = appendCopy(bytes, offset, size);
       note(address, family.link(address, Record.isTombstone(bytes, offset) ? 0 : address));
       offset += size;
     }
@@ -273,6 +277,9 @@ final class StateLog {
    * @return how many bytes were appended
    */
   long clean(double most) {
+    if (changing) {
+      throw new IllegalStateException("a change failed half-way: the store can only be aborted");
+    }
     long budget = (long) (extent.weigh(uncommittedBytes()) / (most - 1));
     long moved = 0;
     Savepoint last = current();
@@ -286,6 +293,7 @@ final class StateLog {
       int size = Record.size(walk.page(), walk.offset());
       Family family = family(Record.family(walk.page(), walk.offset()));
       if (!Record.isTombstone(walk.page(), walk.offset()) && family.isNewest(address)) {
+        begin(family);
         int copy = appendCopy(walk.page(), walk.offset(), size);
         Record.markCleaned(pages.page(copy), Pages.offset(copy));
         family.relink(address, copy);
@@ -313,6 +321,15 @@ final class StateLog {
     return address;
   }
 
+  /** Before a change: get the memory that noting it takes, so that undo works when there is none for the rest. */
+  private void begin(Family family) {
+    changing = true;
+    family.index.reserve();
+    if (undoSize == undo.length) {
+      undo = Arrays.copyOf(undo, 2 * undoSize);
+    }
+  }
+
   private int append(
       Family family, Object key, long keyAt, int keyLength, Object value, long valueAt, int valueLength, int flags, int added) {
     if (((keyLength | valueLength) & 7) != 0) {
@@ -330,7 +347,7 @@ final class StateLog {
     return address;
   }
 
-  /** Note that a record took another one's place as its key's newest. */
+  /** After a change: note that a record took another one's place as its key's newest. */
   private void note(int address, int before) {
     byte[] page = pages.page(address);
     int record = Pages.offset(address);
@@ -340,12 +357,9 @@ final class StateLog {
     if (before != 0) {
       liveBytes -= Record.size(pages.page(before), Pages.offset(before));
     }
-    if (savepoints.isEmpty()) {
-      return; // a cold load: there is nothing to go back to
+    if (!savepoints.isEmpty()) { // else it is a load, and there is nothing to go back to
+      undo[undoSize++] = (long) address << 32 | before & 0xffffffffL;
     }
-    if (undoSize == undo.length) {
-      undo = Arrays.copyOf(undo, 2 * undoSize);
-    }
-    undo[undoSize++] = (long) address << 32 | before & 0xffffffffL;
+    changing = false;
   }
 }

@@ -107,15 +107,7 @@ public final class TestProvider {
   }
 
   public long agentPid() {
-    return agent().pid();
-  }
-
-  public int agentRestarts() {
-    return agent().restarts();
-  }
-
-  private Agent agent() {
-    return provider.agent();
+    return provider.agent().pid();
   }
 
   /** Open a store in a task that then ends, with an error or without; return the store. */
