@@ -12,6 +12,8 @@ import sys
 
 PACKAGES = {
     "javac": "openjdk-17-jdk-headless",
+    "openssl": "openssl",
+    "redis-server": "redis-server",
 }
 """The command that is needed, and the package that has it."""
 
