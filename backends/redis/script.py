@@ -1,0 +1,107 @@
+"""The script that changes a group: everything a write does to it, at one moment, and only in time.
+
+A command can be held up on its way and arrive when its sender has long given up and somebody else has written
+something newer. So a change carries a deadline by the server's own clock, and the server refuses it from then on.
+MULTI/EXEC could not: it has no condition that is tested when it arrives.
+
+A script runs alone, reaches the append-only file and the replicas as one MULTI/EXEC, and cannot run out of memory half
+way: that is tested at its first write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from safekeeper.backends.redis.layout import Group, Head
+
+LATE = "LATE"
+"""The error code of a change that came after its deadline. Nothing was changed."""
+
+GONE = "GONE"
+"""The error code of a head whose parts have expired. Nothing was changed."""
+
+SOURCE = rb"""
+local ids, groups, large = KEYS[1], KEYS[2], KEYS[3]
+local deadline, group, part_prefix, puts, heads = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local first_head = 6 + 2 * puts
+local first_delete = first_head + 4 * heads
+
+local time = redis.call('TIME')
+if time[1] * 1000000 + time[2] > tonumber(deadline) then
+  return redis.error_reply('LATE the change came after its deadline')
+end
+
+local function each_part(write_id, count, command)
+  local done = 0
+  for n = 0, count - 1 do
+    done = done + redis.call(command, part_prefix .. write_id .. ':' .. n)
+  end
+  return done
+end
+
+for i = first_head, first_delete - 1, 4 do
+  if each_part(ARGV[i + 2], ARGV[i + 3], 'EXISTS') ~= tonumber(ARGV[i + 3]) then
+    return redis.error_reply('GONE the parts of a value expired before its head came')
+  end
+end
+
+local replaced = {}
+if redis.call('EXISTS', large) == 1 then
+  local function find(first, last, step)
+    for i = first, last, step do
+      local old = redis.call('HGET', large, ARGV[i])
+      if old then replaced[ARGV[i]] = old end
+    end
+  end
+  find(6, first_head - 1, 2)
+  find(first_head, first_delete - 1, 4)
+  find(first_delete, #ARGV, 1)
+end
+
+if puts + heads > 0 and redis.call('EXISTS', ids) == 0 then redis.call('SADD', groups, group) end
+for i = 6, first_head - 1, 4000 do  -- unpack takes about 8000
+  redis.call('HSET', ids, unpack(ARGV, i, math.min(i + 3999, first_head - 1)))
+end
+for i = first_head, first_delete - 1, 4 do
+  each_part(ARGV[i + 2], ARGV[i + 3], 'PERSIST')
+  redis.call('HSET', ids, ARGV[i], ARGV[i + 1])
+end
+for i = first_delete, #ARGV, 4000 do
+  redis.call('HDEL', ids, unpack(ARGV, i, math.min(i + 3999, #ARGV)))
+end
+if first_delete <= #ARGV and redis.call('EXISTS', ids) == 0 then redis.call('SREM', groups, group) end
+
+-- The old parts go last: whatever happens to a script half way, an id has a whole value.
+for key, old in pairs(replaced) do
+  local write_id, count = old:match('(%x+) (%d+)')
+  redis.call('HDEL', large, key)
+  each_part(write_id, count, 'DEL')
+end
+for i = first_head, first_delete - 1, 4 do
+  redis.call('HSET', large, ARGV[i], ARGV[i + 2] .. ' ' .. ARGV[i + 3])
+end
+
+return 1
+"""
+
+LOAD = (b"SCRIPT", b"LOAD", SOURCE)
+_SHA = hashlib.sha1(SOURCE, usedforsecurity=False).hexdigest().encode()
+
+
+def change(
+    group: Group,
+    deadline: int,
+    puts: Sequence[bytes],
+    heads: Sequence[tuple[bytes, Head]],
+    deletes: Sequence[bytes],
+) -> list[bytes]:
+    """The command that runs the script: *puts* are keys and encoded values in turn, *deadline* is in microseconds by
+    the server's clock."""
+    command = [b"EVALSHA", _SHA, b"3", group.ids, group.listed_in, group.large]
+    command += [b"%d" % deadline, group.name, group.part_prefix, b"%d" % (len(puts) // 2), b"%d" % len(heads)]
+    command += puts
+    for key, head in heads:
+        command += [key, head.encode(), head.write_id, b"%d" % head.parts]
+    command += deletes
+    return command
