@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -154,18 +155,19 @@ class RedisBackend(Backend):
         self.check_open()
         scan = _KeyScan(locate(self._options.prefix, group))
         while not scan.done:
-            self.check_open()
             (answer,) = self._ask([Request(scan.group.bucket, scan.command)])
-            yield from scan.step(answer)
+            for key in scan.step(answer):
+                yield key
+                self.check_open()
 
     def groups(self) -> Iterator[str]:
         self.check_open()
         for start in range(0, BUCKETS, _BUCKETS_TOGETHER):
-            self.check_open()
             buckets = range(start, start + _BUCKETS_TOGETHER)
             lists = [Request.of(bucket, b"SMEMBERS", group_list(self._options.prefix, bucket)) for bucket in buckets]
-            for names in self._ask(lists):
-                yield from (name.decode() for name in names)
+            for name in itertools.chain.from_iterable(self._ask(lists)):
+                yield name.decode()
+                self.check_open()
 
     def _ask(self, requests: Sequence[Request]) -> list[Any]:
         """The answers to requests that change nothing; asked once more if the connection breaks."""
