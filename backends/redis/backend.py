@@ -60,10 +60,8 @@ class RedisBackend(Backend):
         self._router = Router(address, connect, options)
         self._confirmation = _confirmation(options)
         facts = self._router.facts()
-        if options.aof and not all(server.appends for server in facts):
-            raise Misconfigured(
-                f"{address}: keeps no append-only file to wait for: set appendonly yes, or leave out aof="
-            )
+        if options.aof and not all(server.waits_for_aof for server in facts):
+            raise Misconfigured(f"{address}: aof=yes needs Redis 7.2 or Valkey, with appendonly yes")
         self.survives = reduce(and_, (server.survives for server in facts)) | self._confirmed
 
     @classmethod

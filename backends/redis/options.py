@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -94,7 +95,11 @@ def parse(url: Url, options: RedisOptions) -> tuple[Address, Connect]:
     if not url.host:
         raise BadUrl(f"{url} names no host: write {url.scheme}://127.0.0.1:6379/0")
     settings["db"] = _database(url, options)
+    files = {"ca-file": options.ca_file, "cert-file": options.cert_file, "key-file": options.key_file}
     if url.scheme == "rediss":
+        for name, path in files.items():
+            if path is not None and not os.path.isfile(path):
+                raise BadUrl(f"{name}={path}: there is no such file")
         cls = driver.SSLConnection
         settings |= {
             "ssl_ca_certs": options.ca_file,
@@ -103,7 +108,7 @@ def parse(url: Url, options: RedisOptions) -> tuple[Address, Connect]:
             "ssl_cert_reqs": "required" if options.verify else "none",
             "ssl_check_hostname": options.verify,
         }
-    elif options.ca_file or options.cert_file or options.key_file or not options.verify:
+    elif any(files.values()) or not options.verify:
         raise BadUrl(f"{url} has options for TLS: write rediss:// in front of them")
     else:
         cls = driver.Connection

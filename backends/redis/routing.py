@@ -23,7 +23,8 @@ from safekeeper.backends.redis.server import Command, Facts, Link, Node
 from safekeeper.backends.redis.trouble import code_of, explain
 from safekeeper.errors import Unavailable
 
-_ELSEWHERE = (driver.AskError, driver.TryAgainError, driver.ClusterDownError)  # a MovedError is an AskError
+_ELSEWHERE = {"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}
+_NOT_DONE = {*_ELSEWHERE, "NOSCRIPT", LATE}
 _ANSWERED = (driver.BusyLoadingError, driver.AuthenticationError)  # to the driver they are broken connections
 _PAUSE = 0.05
 
@@ -118,11 +119,11 @@ class Router:
                 for i, answer in zip(indexes, got, strict=True):
                     if not isinstance(answer, Exception):
                         answers[i] = answer
-                    elif not _may_repeat(answer) or time.monotonic() > give_up:
+                    elif code_of(answer) not in _NOT_DONE or time.monotonic() > give_up:
                         raise explain(node.address, answer) from answer
                     else:
                         again[i] = _redirected(node.address, answer)
-                        map_is_old |= isinstance(answer, _ELSEWHERE)
+                        map_is_old |= code_of(answer) in _ELSEWHERE
             if map_is_old:
                 time.sleep(_PAUSE)
                 self._read_map()
@@ -143,10 +144,10 @@ class Router:
             got = link.call(commands)
             confirmed = got.pop() if confirmation else None
             answers = got[1::2] if asking else got
-            problems = [answer for answer in answers if isinstance(answer, Exception)]
-            if any(isinstance(problem, driver.NoScriptError) for problem in problems):
+            problems = {code_of(answer) for answer in answers if isinstance(answer, Exception)}
+            if "NOSCRIPT" in problems:
                 link.call([LOAD])
-            if any(code_of(problem) == LATE for problem in problems):
+            if LATE in problems:
                 link.read_clock()
         except _ANSWERED as error:
             raise explain(link.address, error) from error
@@ -209,13 +210,9 @@ class Router:
             node.close()
 
 
-def _may_repeat(answer: Exception) -> bool:
-    return isinstance(answer, (*_ELSEWHERE, driver.NoScriptError)) or code_of(answer) == LATE
-
-
 def _redirected(asked: Address, answer: Exception) -> Address | None:
     """The node that is to be asked just this once, while a slot is moving there."""
-    if isinstance(answer, driver.AskError) and not isinstance(answer, driver.MovedError):
+    if type(answer) is driver.AskError:
         host, port = answer.node_addr
         return Address(host or asked.host, port)
     return None

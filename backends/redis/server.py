@@ -13,7 +13,7 @@ from redis import exceptions as driver
 
 from safekeeper.backend import Survives
 from safekeeper.backends.redis.options import Address, Connect, Wire
-from safekeeper.backends.redis.trouble import Misconfigured, explain
+from safekeeper.backends.redis.trouble import Misconfigured, explain_connecting
 from safekeeper.errors import Unavailable
 
 Command = Sequence[bytes | memoryview]
@@ -38,16 +38,21 @@ class Facts:
     """It does so also while it rewrites the file."""
     scans_keys: bool
     """It can go through the keys of a hash without sending the values (HSCAN NOVALUES)."""
+    waits_for_aof: bool
+    """It knows WAITAOF, and keeps an append-only file that one can wait for."""
 
     @classmethod
     def of(cls, info: Mapping[str, str], config: Mapping[str, str]) -> Facts:
+        redis, valkey = _version(info, "redis_version"), _version(info, "valkey_version")
+        appends = info.get("aof_enabled") == "1"
         return cls(
             run_id=info.get("run_id", ""),
             in_cluster=info.get("cluster_enabled") == "1",
-            appends=info.get("aof_enabled") == "1",
+            appends=appends,
             appendfsync=config.get("appendfsync", ""),
             syncs_during_rewrite=config.get("no-appendfsync-on-rewrite") == "no",
-            scans_keys=_version(info, "valkey_version") >= (8, 0) or _version(info, "redis_version") >= (7, 4),
+            scans_keys=valkey >= (8, 0) or redis >= (7, 4),
+            waits_for_aof=appends and redis >= (7, 2),  # what Valkey gives as redis_version is 7.2
         )
 
     @property
@@ -78,7 +83,7 @@ class Link:
             self.facts = self._ask()
         except driver.RedisError as error:
             connection.disconnect()
-            raise explain(address, error) from error
+            raise explain_connecting(address, error) from error
         except Unavailable:
             connection.disconnect()
             raise

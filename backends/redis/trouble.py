@@ -48,6 +48,9 @@ _CODE_OF_CLASS = {
     driver.ClusterDownError: "CLUSTERDOWN",
     driver.TryAgainError: "TRYAGAIN",
     driver.NoPermissionError: "NOPERM",
+    driver.NoScriptError: "NOSCRIPT",
+    driver.AskError: "ASK",
+    driver.MovedError: "MOVED",
 }
 """Where the driver makes a class of a code, it takes the code away from the message."""
 
@@ -70,26 +73,31 @@ def explain(address: Address, error: Exception) -> Unavailable:
         return Misconfigured(f"{address}: answers, but not as Redis does: correct the host or the port")
     if isinstance(error, driver.TimeoutError):
         return Unavailable(f"{address}: did not answer in time: look at the server and the network, or raise timeout=")
-    if isinstance(error, driver.ConnectionError):
-        return _explain_connection(address, error)
+    for cause in _causes(error):
+        if isinstance(cause, ConnectionRefusedError | FileNotFoundError):
+            return Unavailable(f"{address}: nothing listens there: start the server, or correct the host and the port")
+        if isinstance(cause, OSError):
+            return Unavailable(f"{address}: cannot be reached ({cause.strerror}): look at the server and the network")
     return Unavailable(f"{address}: the server said: {error}")
 
 
-def _explain_connection(address: Address, error: Exception) -> Unavailable:
-    causes = list(_causes(error))
-    for cause in causes:
+def explain_connecting(address: Address, error: Exception) -> Unavailable:
+    """The same for a connection that could not be made: there is more that the URL may have got wrong."""
+    for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             why = cause.verify_message
             return Misconfigured(f"{address}: its certificate is not trusted ({why}): look at ca-file= and the host")
-        if isinstance(cause, ssl.SSLError) and cause.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
             return Misconfigured(f"{address}: does not speak TLS: write redis:// instead of rediss://")
         if isinstance(cause, ssl.SSLError):
             return Misconfigured(f"{address}: TLS failed ({cause.reason}): look at ca-file=, cert-file= and key-file=")
-        if isinstance(cause, ConnectionRefusedError | FileNotFoundError):
-            return Unavailable(f"{address}: nothing listens there: start the server, or correct the host and the port")
-    if any(isinstance(cause, OSError) for cause in causes):
-        return Unavailable(f"{address}: cannot be reached ({error}): look at the server and the network")
-    return Unavailable(f"{address}: {error}")
+        if isinstance(cause, TimeoutError) and "handshake" in str(cause):
+            return Unavailable(f"{address}: did not answer in time: if it does not speak TLS, write redis://")
+        if isinstance(cause, ConnectionResetError) or "closed by server" in str(cause):
+            return Unavailable(f"{address}: hung up at once: if it speaks TLS, write rediss://")
+    if type(error) is driver.ResponseError and code_of(error) not in {*BY_CODE, *BY_CODE_FOR_GOOD}:
+        return Misconfigured(f"{address}: does not take the connection ({error}): correct the URL")
+    return explain(address, error)
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:

@@ -44,9 +44,7 @@ def redis_tls(servers, certificate):
 
 @pytest.fixture(scope="session")
 def valkey(servers):
-    with RedisServer(
-        servers / "valkey", program="valkey-server", appendonly="yes", appendfsync="always"
-    ) as server:
+    with RedisServer(servers / "valkey", program="valkey-server", appendonly="yes", appendfsync="always") as server:
         yield server
 
 
