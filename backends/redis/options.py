@@ -91,7 +91,7 @@ def parse(url: Url, options: RedisOptions) -> tuple[Address, Connect]:
     }
     if url.scheme == "redis+unix":
         cls: Any = driver.UnixDomainSocketConnection
-        return Address(url.local_path()), lambda to: cls(path=to.host, db=options.db, **settings)
+        return Address(url.local_path()), lambda to: _quiet(cls(path=to.host, db=options.db, **settings))
     if not url.host:
         raise BadUrl(f"{url} names no host: write {url.scheme}://127.0.0.1:6379/0")
     settings["db"] = _database(url, options)
@@ -113,7 +113,13 @@ def parse(url: Url, options: RedisOptions) -> tuple[Address, Connect]:
     else:
         cls = driver.Connection
     address = Address(url.host, 6379 if url.port is None else url.port)
-    return address, lambda to: cls(host=to.host, port=to.port, **settings)
+    return address, lambda to: _quiet(cls(host=to.host, port=to.port, **settings))
+
+
+def _quiet(connection: Any) -> Wire:
+    """Keep the driver from introducing itself: it would swallow the answer of a server that lets nobody in."""
+    connection.driver_info = connection.lib_name = connection.lib_version = None
+    return connection  # type: ignore[no-any-return]
 
 
 def _database(url: Url, options: RedisOptions) -> int:

@@ -46,8 +46,10 @@ for i = first_head, first_delete - 1, 4 do
   end
 end
 
+-- Whatever can fail does so before the first change. HLEN also fails where something else has our name.
+local is_new = redis.call('HLEN', ids) == 0
 local replaced = {}
-if redis.call('EXISTS', large) == 1 then
+if redis.call('HLEN', large) > 0 then
   local function find(first, last, step)
     for i = first, last, step do
       local old = redis.call('HGET', large, ARGV[i])
@@ -59,27 +61,26 @@ if redis.call('EXISTS', large) == 1 then
   find(first_delete, #ARGV, 1)
 end
 
-if puts + heads > 0 and redis.call('EXISTS', ids) == 0 then redis.call('SADD', groups, group) end
+if is_new and puts + heads > 0 then redis.call('SADD', groups, group) end
 for i = 6, first_head - 1, 4000 do  -- unpack takes about 8000
   redis.call('HSET', ids, unpack(ARGV, i, math.min(i + 3999, first_head - 1)))
 end
 for i = first_head, first_delete - 1, 4 do
-  each_part(ARGV[i + 2], ARGV[i + 3], 'PERSIST')
   redis.call('HSET', ids, ARGV[i], ARGV[i + 1])
+  each_part(ARGV[i + 2], ARGV[i + 3], 'PERSIST')
 end
 for i = first_delete, #ARGV, 4000 do
   redis.call('HDEL', ids, unpack(ARGV, i, math.min(i + 3999, #ARGV)))
 end
 if first_delete <= #ARGV and redis.call('EXISTS', ids) == 0 then redis.call('SREM', groups, group) end
 
--- The old parts go last: whatever happens to a script half way, an id has a whole value.
-for key, old in pairs(replaced) do
-  local write_id, count = old:match('(%x+) (%d+)')
-  redis.call('HDEL', large, key)
-  each_part(write_id, count, 'DEL')
-end
+for key in pairs(replaced) do redis.call('HDEL', large, key) end
 for i = first_head, first_delete - 1, 4 do
   redis.call('HSET', large, ARGV[i], ARGV[i + 2] .. ' ' .. ARGV[i + 3])
+end
+for _, old in pairs(replaced) do
+  local write_id, count = old:match('(%x+) (%d+)')
+  each_part(write_id, count, 'DEL')
 end
 
 return 1

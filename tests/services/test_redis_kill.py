@@ -1,4 +1,4 @@
-"""The server is killed in the middle of a stream of saves and started again: what was acknowledged is there, as declared."""
+"""The server is killed in the middle of a stream of saves: what was acknowledged is there again, as declared."""
 
 import os
 import random
