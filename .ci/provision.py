@@ -12,6 +12,7 @@ import sys
 
 PACKAGES = {
     "javac": "openjdk-17-jdk-headless",
+    "ip": "iproute2",
     "openssl": "openssl",
     "redis-server": "redis-server",
 }

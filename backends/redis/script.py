@@ -18,9 +18,6 @@ from safekeeper.backends.redis.layout import Group, Head
 LATE = "LATE"
 """The error code of a change that came after its deadline. Nothing was changed."""
 
-GONE = "GONE"
-"""The error code of a head whose parts have expired. Nothing was changed."""
-
 SOURCE = rb"""
 local ids, groups, large = KEYS[1], KEYS[2], KEYS[3]
 local deadline, group, part_prefix, puts, heads = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -33,32 +30,45 @@ if time[1] * 1000000 + time[2] > tonumber(deadline) then
 end
 
 local function each_part(write_id, count, command)
-  local done = 0
+  for n = 0, count - 1 do redis.call(command, part_prefix .. write_id .. ':' .. n) end
+end
+
+-- Whatever can fail does so before the first change. HLEN also fails where something else has our name; the parts
+-- are not among the declared keys, so nobody has looked yet whether they are on their way to another node.
+local on_the_move = redis.error_reply('TRYAGAIN the parts of a value are being moved to another node')
+local function count_parts(write_id, count)
+  local found = 0
   for n = 0, count - 1 do
-    done = done + redis.call(command, part_prefix .. write_id .. ':' .. n)
+    local answer = redis.pcall('EXISTS', part_prefix .. write_id .. ':' .. n)
+    if type(answer) == 'table' then return nil end
+    found = found + answer
   end
-  return done
+  return found
 end
 
 for i = first_head, first_delete - 1, 4 do
-  if each_part(ARGV[i + 2], ARGV[i + 3], 'EXISTS') ~= tonumber(ARGV[i + 3]) then
+  local found = count_parts(ARGV[i + 2], ARGV[i + 3])
+  if not found then return on_the_move end
+  if found ~= tonumber(ARGV[i + 3]) then
     return redis.error_reply('GONE the parts of a value expired before its head came')
   end
 end
 
--- Whatever can fail does so before the first change. HLEN also fails where something else has our name.
 local is_new = redis.call('HLEN', ids) == 0
 local replaced = {}
 if redis.call('HLEN', large) > 0 then
   local function find(first, last, step)
     for i = first, last, step do
       local old = redis.call('HGET', large, ARGV[i])
-      if old then replaced[ARGV[i]] = old end
+      if old then replaced[ARGV[i]] = { old:match('(%x+) (%d+)') } end
     end
   end
   find(6, first_head - 1, 2)
   find(first_head, first_delete - 1, 4)
   find(first_delete, #ARGV, 1)
+end
+for _, old in pairs(replaced) do
+  if not count_parts(old[1], old[2]) then return on_the_move end
 end
 
 if is_new and puts + heads > 0 then redis.call('SADD', groups, group) end
@@ -78,10 +88,7 @@ for key in pairs(replaced) do redis.call('HDEL', large, key) end
 for i = first_head, first_delete - 1, 4 do
   redis.call('HSET', large, ARGV[i], ARGV[i + 2] .. ' ' .. ARGV[i + 3])
 end
-for _, old in pairs(replaced) do
-  local write_id, count = old:match('(%x+) (%d+)')
-  each_part(write_id, count, 'DEL')
-end
+for _, old in pairs(replaced) do each_part(old[1], old[2], 'DEL') end
 
 return 1
 """

@@ -26,6 +26,7 @@ BY_CODE = {
     "MASTERDOWN": "is a replica that has lost its master: look at the master",
     "CLUSTERDOWN": "belongs to a cluster that does not serve all slots: look at its nodes",
     "TRYAGAIN": "is moving this part of the data to another node: try again in a moment",
+    "LATE": "got the write after its time and did not make it: look at the network, or raise timeout=",
     "BUSY": "is busy with a script of somebody else: try again, or end it with SCRIPT KILL",
 }
 """What an error code of the server means for us; the ones that retrying or other people can cure."""

@@ -66,7 +66,8 @@ class ServerProcess:
         while self._ready not in self.log.read_text(errors="replace"):
             if self._process.poll() is not None or time.monotonic() > give_up:
                 self.kill()
-                raise DevError(f"{self._command[0]} did not start: {self.log.read_text(errors='replace')[-500:]}")
+                said = " ".join(self.log.read_text(errors="replace").split())
+                raise DevError(f"{self._command[0]} did not start: {said[-500:]}")
             time.sleep(0.01)
 
     def kill(self) -> None:
