@@ -68,25 +68,34 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._flowing = threading.Event()
         self._flowing.set()
+        self._stopped = []
         self._sockets = []
-        self._held = 0
+        self.held = b""
         self.port = self._listener.getsockname()[1]
         self.url = f"redis://127.0.0.1:{self.port}/0"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def hold(self):
-        """From now on nothing that clients send arrives."""
+        """From now on nothing that clients send arrives; it is in `held`."""
+        self.held = b""
         self._flowing.clear()
+        self._stopped.append(self._flowing)
 
-    def wait_for_held(self, size):
-        """Return when clients have sent so many bytes that were held back."""
+    def wait_for_held(self):
+        """Return when clients have sent something that was held back."""
         give_up = time.monotonic() + 60
-        while self._held < size:
+        while not self.held:
             assert time.monotonic() < give_up, "the client sent nothing"
             time.sleep(0.005)
 
     def release(self):
         """Let everything that was held back arrive, whether or not its sender still wants it."""
+        for flowing in self._stopped:
+            flowing.set()
+
+    def let_others_through(self):
+        """What was held back stays so; connections that are made from now on are not affected."""
+        self._flowing = threading.Event()
         self._flowing.set()
 
     def cut(self):
@@ -101,15 +110,15 @@ class Proxy:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(("127.0.0.1", self._target))
                 self._sockets.append((client, server))
-                threading.Thread(target=self._pass_on, args=(client, server), daemon=True).start()
+                threading.Thread(target=self._pass_on, args=(client, server, self._flowing), daemon=True).start()
                 threading.Thread(target=self._pass_back, args=(server, client), daemon=True).start()
 
-    def _pass_on(self, client, server):
+    def _pass_on(self, client, server, flowing):
         with suppress(OSError):
             while data := client.recv(1 << 16):
-                if not self._flowing.is_set():
-                    self._held += len(data)
-                self._flowing.wait()
+                if not flowing.is_set():
+                    self.held += data
+                flowing.wait()
                 server.sendall(data)
 
     def _pass_back(self, server, client):
@@ -118,6 +127,7 @@ class Proxy:
                 client.sendall(data)
 
     def close(self):
+        self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for pair in self._sockets:
             for end in pair:

@@ -55,6 +55,7 @@ def says():
 
     yield start
     for listener in listeners:
+        listener.shutdown(socket.SHUT_RDWR)
         listener.close()
 
 
@@ -219,9 +220,9 @@ def test_something_else_under_our_names_is_one_clear_line(admin, guarded, fresh)
 @pytest.mark.parametrize(
     ("rights", "line"),
     (
-        (["+@read", "+@write", "+@scripting", "+time"], None),
-        (["+@read", "+time"], r"does not let this user do that: it needs \+@read \+@write \+@scripting \+time"),
-        (["+get"], r"does not let this user do that: it needs \+@read \+@write \+@scripting \+time"),
+        (["+@read", "+@write", "+@transaction", "+@scripting"], None),
+        (["+@read"], r"does not let this user do that: it needs \+@read \+@write \+@transaction \+@scripting"),
+        (["+get"], r"does not let this user do that: it needs \+@read \+@write \+@transaction \+@scripting"),
     ),
     ids=("as documented", "reading only", "none"),
 )
