@@ -53,7 +53,10 @@ class RedisBackend(Backend):
 
     def write(self, batch: Batch) -> Receipt:
         self.check_open()
-        return Receipt(self.survives & (self._writer.write(batch) | self.asserted))
+        survives = self.survives
+        for by_server in self._writer.write(batch):
+            survives &= by_server | self._writer.confirmed | self.asserted
+        return Receipt(survives)
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         self.check_open()
@@ -62,8 +65,7 @@ class RedisBackend(Backend):
         missing = list(dict.fromkeys(ids))
         while missing:
             before, heads = heads, {}
-            for id, stored in self._stored(missing):
-                where = locate(self._options.prefix, id.group)
+            for where, id, stored in self._stored(missing):
                 value = None if stored is None else decode(where, id.key, stored)
                 if not isinstance(value, Head):
                     values[id] = value
@@ -75,24 +77,24 @@ class RedisBackend(Backend):
             missing = [id for id in heads if id not in values]  # replaced between two reads
         return [values[id] for id in ids]
 
-    def _stored(self, ids: Sequence[CheckpointId]) -> Iterator[tuple[CheckpointId, bytes | None]]:
+    def _stored(self, ids: Sequence[CheckpointId]) -> Iterator[tuple[Group, CheckpointId, bytes | None]]:
         """What the hashes have under *ids*."""
         by_group: dict[str, list[CheckpointId]] = {}
         for id in ids:
             by_group.setdefault(id.group, []).append(id)
         asked = [
-            some[start : start + _READ_TOGETHER]
-            for some in by_group.values()
+            (locate(self._options.prefix, name), some[start : start + _READ_TOGETHER])
+            for name, some in by_group.items()
             for start in range(0, len(some), _READ_TOGETHER)
         ]
         for start in range(0, len(asked), _REQUESTS_TOGETHER):
             window = asked[start : start + _REQUESTS_TOGETHER]
-            requests = []
-            for some in window:
-                where = locate(self._options.prefix, some[0].group)
-                requests.append(Request.of(where.bucket, b"HMGET", where.ids, *(id.key for id in some)))
-            for some, answer in zip(window, self._router.ask(requests), strict=True):
-                yield from zip(some, answer, strict=True)
+            requests = [
+                Request.of(where.bucket, b"HMGET", where.ids, *[id.key for id in some]) for where, some in window
+            ]
+            for (where, some), answer in zip(window, self._router.ask(requests), strict=True):
+                for id, stored in zip(some, answer, strict=True):
+                    yield where, id, stored
 
     def _large(self, heads: Mapping[CheckpointId, Head]) -> dict[CheckpointId, bytes]:
         """The values that *heads* stand for, without those whose parts are not all there any more."""

@@ -20,6 +20,7 @@ Command = Sequence[bytes | memoryview]
 
 _ASKED = (b"appendfsync", b"no-appendfsync-on-rewrite")
 _GRANT = b"#!lua flags=allow-oom\nreturn redis.call('SET', KEYS[1], '', 'PX', ARGV[1])"
+_TRUSTED_FOR = 0.5
 _UNTOUCHED_FOR = 30.0
 _CLOCK_DRIFT = 0.05
 _SENT_TOGETHER = 16 * 1024
@@ -32,12 +33,8 @@ class Facts:
     run_id: str
     """Changes with every start of the server."""
     in_cluster: bool
-    appends: bool
-    """It keeps an append-only file."""
-    appendfsync: str
-    """When it syncs that file: always, everysec, no; empty if it did not say."""
-    syncs_during_rewrite: bool
-    """It does so also while it rewrites the file."""
+    survives: Survives
+    """What a write survives once the server has answered it."""
     scans_keys: bool
     """It can go through the keys of a hash without sending the values (HSCAN NOVALUES)."""
     waits_for_aof: bool
@@ -50,25 +47,22 @@ class Facts:
         return cls(
             run_id=info.get("run_id", ""),
             in_cluster=info.get("cluster_enabled") == "1",
-            appends=appends,
-            appendfsync=config.get("appendfsync", ""),
-            syncs_during_rewrite=config.get("no-appendfsync-on-rewrite") == "no",
+            survives=_survives(config) if appends else Survives.NOTHING,
             scans_keys=valkey >= (8, 0) or redis >= (7, 4),
             waits_for_aof=appends and redis >= (7, 2),  # what Valkey gives as redis_version is 7.2
         )
 
-    @property
-    def survives(self) -> Survives:
-        """What a write survives once the server has answered it.
 
-        The file is written before the answer is sent, but with `everysec` not while an earlier sync is going on: then
-        a killed server loses what it has answered.
-        """
-        if not self.appends or self.appendfsync not in ("always", "no"):
-            return Survives.NOTHING
-        if self.appendfsync == "always" and self.syncs_during_rewrite:
-            return Survives.PROCESS | Survives.OS | Survives.POWER
-        return Survives.PROCESS
+def _survives(config: Mapping[str, str]) -> Survives:
+    """What the append-only file makes of a write that was answered.
+
+    The file is written before the answer is sent, but with `everysec` not while an earlier sync is going on: then a
+    killed server loses what it has answered.
+    """
+    appendfsync = config.get("appendfsync")
+    if appendfsync == "always" and config.get("no-appendfsync-on-rewrite") == "no":
+        return Survives.PROCESS | Survives.OS | Survives.POWER
+    return Survives.PROCESS if appendfsync in ("always", "no") else Survives.NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +156,14 @@ class Link:
         return not self._unanswered
 
     def is_good(self) -> bool:
-        """Whether the server has not hung up meanwhile. After a long time it is asked."""
+        """Whether the server has not hung up meanwhile. After a moment that is looked at, after long it is asked."""
+        idle = time.monotonic() - self._touched
+        if idle < _TRUSTED_FOR:
+            return True
         try:
             if self._connection.can_read(timeout=0):
                 return False
-            if time.monotonic() - self._touched > _UNTOUCHED_FOR:
+            if idle > _UNTOUCHED_FOR:
                 self.call([(b"PING",)])
         except driver.RedisError:
             return False
@@ -188,17 +185,15 @@ class Node:
 
     @contextmanager
     def link(self) -> Iterator[Link]:
-        """A connection for this block alone. It is kept for the next one, unless something is left unanswered."""
-        link = self._take()
+        """A connection for this block alone."""
+        link = self.take()
         try:
             yield link
         finally:
-            if link.is_clean and self._open and len(self._idle) < self._keep:
-                self._idle.append(link)
-            else:
-                link.close()
+            self.give_back(link)
 
-    def _take(self) -> Link:
+    def take(self) -> Link:
+        """A connection for the caller alone, until it is given back."""
         with suppress(IndexError):
             while True:
                 link = self._idle.pop()
@@ -206,6 +201,13 @@ class Node:
                     return link
                 link.close()
         return Link(self.address, self._connect(self.address))
+
+    def give_back(self, link: Link) -> None:
+        """Keep *link* for the next one, unless something is left unanswered or there are enough."""
+        if link.is_clean and self._open and len(self._idle) < self._keep:
+            self._idle.append(link)
+        else:
+            link.close()
 
     def close(self) -> None:
         """Close the idle connections; those at work are closed when they have done it."""

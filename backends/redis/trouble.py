@@ -48,6 +48,7 @@ _CODE_OF_CLASS = {
     driver.ClusterDownError: "CLUSTERDOWN",
     driver.TryAgainError: "TRYAGAIN",
     driver.NoPermissionError: "NOPERM",
+    driver.NoScriptError: "NOSCRIPT",
     driver.AskError: "ASK",
     driver.MovedError: "MOVED",
 }
@@ -77,6 +78,8 @@ def explain(address: Address, error: Exception) -> Unavailable:
             return Unavailable(f"{address}: nothing listens there: start the server, or correct the host and the port")
         if isinstance(cause, OSError):
             return Unavailable(f"{address}: cannot be reached ({cause.strerror}): look at the server and the network")
+    if isinstance(error, driver.ConnectionError) and "closed by server" in str(error):
+        return Unavailable(f"{address}: hung up: look at the server and the network")
     return Unavailable(f"{address}: the server said: {error}")
 
 

@@ -1,5 +1,6 @@
 """Real servers, started once a run on loopback. A server that cannot be had fails the tests that need it."""
 
+import queue
 import secrets
 import socket
 import threading
@@ -81,11 +82,11 @@ class Proxy:
         self._flowing.clear()
         self._stopped.append(self._flowing)
 
-    def wait_for_held(self):
-        """Return when clients have sent something that was held back."""
+    def wait_for_held(self, what=b""):
+        """Return when clients have sent something that was held back, with *what* in it."""
         give_up = time.monotonic() + 60
-        while not self.held:
-            assert time.monotonic() < give_up, "the client sent nothing"
+        while not self.held or what not in self.held:
+            assert time.monotonic() < give_up, "the client did not send it"
             time.sleep(0.005)
 
     def release(self):
@@ -114,12 +115,20 @@ class Proxy:
                 threading.Thread(target=self._pass_back, args=(server, client), daemon=True).start()
 
     def _pass_on(self, client, server, flowing):
+        backlog = queue.SimpleQueue()
+        threading.Thread(target=self._read, args=(client, flowing, backlog), daemon=True).start()
+        with suppress(OSError):
+            while data := backlog.get():
+                flowing.wait()
+                server.sendall(data)
+
+    def _read(self, client, flowing, backlog):
         with suppress(OSError):
             while data := client.recv(1 << 16):
                 if not flowing.is_set():
                     self.held += data
-                flowing.wait()
-                server.sendall(data)
+                backlog.put(data)
+        backlog.put(b"")
 
     def _pass_back(self, server, client):
         with suppress(OSError):

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from contextlib import closing, suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -60,13 +60,12 @@ def says():
 
 
 def _answer_all(listener, answer):
-    kept = []
-    with suppress(OSError):
+    with ExitStack() as kept, suppress(OSError):
         while True:
             client, _ = listener.accept()
-            kept.append(client)
+            kept.enter_context(client)
             if answer:
-                with closing(client):
+                with client:
                     client.recv(1000)
                     client.sendall(answer)
 
