@@ -21,7 +21,7 @@ import secrets
 import shutil
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from urllib.parse import unquote_to_bytes
 
 import xxhash
 
-from safekeeper.backend import MAX_GROUP_BYTES, MAX_KEY_BYTES, Backend, Batch, CheckpointId, Receipt, Scope
+from safekeeper.backend import MAX_GROUP_BYTES, MAX_KEY_BYTES, Backend, Batch, CheckpointId, Damage, Receipt, Scope
 from safekeeper.backends.local import make_folder, os_errors_as_unavailable, survives_on, sync_folder, write_all
 from safekeeper.errors import Corruption
 from safekeeper.registry import Url
@@ -77,7 +77,11 @@ class FileBackend(Backend):
     def write(self, batch: Batch) -> Receipt:
         self.check_open()
         with os_errors_as_unavailable(self._root):
-            return self._write(batch)
+            try:
+                return self._write(batch)
+            except FileNotFoundError:
+                self.check_open()  # closing takes the temporary folder away from the writes under way
+                raise
 
     def _write(self, batch: Batch) -> Receipt:
         waiting: list[tuple[Path, Path]] = []
@@ -123,12 +127,10 @@ class FileBackend(Backend):
             data = path.read_bytes()
         except FileNotFoundError:
             return None
-        found, start = _decode_id(path, data)
-        if xxhash.xxh3_64_intdigest(memoryview(data)[_CHECKED_FROM:]) != _HEAD.unpack_from(data)[1]:
-            raise Corruption(f"{path}: the checksum does not match: the file was damaged after it was written")
+        found, value = _decode(path, data)
         if found != id:
             raise Corruption(f"{path}: holds {found} instead of {id}: files were renamed")
-        return data[start:]
+        return value
 
     def keys(self, group: str) -> Iterator[bytes]:
         self.check_open()
@@ -153,17 +155,38 @@ class FileBackend(Backend):
                 elif id := next(filter(None, map(_read_id, _files(folder))), None):
                     yield id.group
 
+    def verify(self, checked: Callable[[int], object]) -> Iterator[Damage]:
+        """Read every file and check its sum and that it stands where its id belongs."""
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            for path in (path for folder in _folders(self._root) for path in _files(folder)):
+                self.check_open()
+                try:
+                    data = path.read_bytes()
+                    checked(len(data))
+                    id, _ = _decode(path, data)
+                    if self._path(id) != path:
+                        yield Damage(str(path), f"holds {id}, which belongs in another file: files were renamed")
+                except FileNotFoundError:
+                    continue
+                except Corruption as error:
+                    yield Damage(str(path), str(error).removeprefix(f"{path}: "))
+
     def close(self) -> None:
-        temporary, self._temporary = self._temporary, None
-        if temporary is not None and self._owner == os.getpid():
-            temporary.close()
         super().close()
+        if self._owner != os.getpid():
+            return  # in a forked child the folder is the parent's, and the lock may be held by nobody
+        with self._lock:
+            temporary, self._temporary = self._temporary, None
+        if temporary is not None:
+            temporary.close()
 
     def _path(self, id: CheckpointId) -> Path:
         return self._root / _name(id.group.encode()) / (_name(id.key) + _SUFFIX)
 
     def _temporary_folder(self) -> _TemporaryFolder:
         with self._lock:
+            self.check_open()
             if self._temporary is None:
                 self._temporary = _TemporaryFolder(self._root / _TEMPORARY)
             return self._temporary
@@ -244,6 +267,14 @@ def _decode_id(path: Path, data: bytes) -> tuple[CheckpointId, int]:
         ), key_from + key_size
     except ValueError as error:
         raise Corruption(f"{path}: holds no valid id: {error}") from error
+
+
+def _decode(path: Path, data: bytes) -> tuple[CheckpointId, bytes]:
+    """The id and the value in a file, both checked."""
+    id, start = _decode_id(path, data)
+    if xxhash.xxh3_64_intdigest(memoryview(data)[_CHECKED_FROM:]) != _HEAD.unpack_from(data)[1]:
+        raise Corruption(f"{path}: the checksum does not match: the file was damaged after it was written")
+    return id, data[start:]
 
 
 def _read_id(path: Path) -> CheckpointId | None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import enum
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
@@ -317,5 +317,8 @@ class Damage:
 class SupportsVerify(Protocol):
     """A backend that can check itself more thoroughly than by reading every id."""
 
-    def verify(self) -> Iterator[Damage]:
-        """Read and check everything that is stored; yield what is damaged, nothing if all is well."""
+    def verify(self, checked: Callable[[int], object]) -> Iterator[Damage]:
+        """Read and check everything that is stored; yield what is damaged, nothing if all is well.
+
+        *checked* is called now and then with the number of bytes read since the last call: for a progress line.
+        """

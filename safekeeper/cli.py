@@ -1,0 +1,305 @@
+"""The command `safekeeper`: look into a store, change it, check it.
+
+Keys are bytes. On the command line and in what is printed they are text where that is possible; `%xx` stands for any
+other byte, and `%25` for the per cent sign itself.
+
+Exit codes: 0 all well, 1 the answer is no (absent, damaged), 2 it could not be done; the reason is one line on standard
+error.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, Self
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import safekeeper
+from safekeeper.backend import (
+    Backend,
+    Batch,
+    CheckpointId,
+    Damage,
+    SupportsCompaction,
+    SupportsStats,
+    SupportsVerify,
+    Survives,
+)
+from safekeeper.dev.cli import app as dev
+from safekeeper.errors import Corruption, SafekeeperError
+from safekeeper.registry import BUNDLED, third_party
+
+app = typer.Typer(
+    help="Keep checkpoints: look into a store, change it, check it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(dev, name="dev")
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+StoreUrl = Annotated[str, typer.Argument(metavar="URL", help="The store, such as log:///var/lib/app.")]
+Group = Annotated[str, typer.Argument(help="The group of the id.")]
+Key = Annotated[str, typer.Argument(help="The key, with %xx for bytes that are not text.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def main() -> None:
+    """Run the command line; every error of ours is one line and exit code 2."""
+    try:
+        app()
+    except SafekeeperError as error:
+        _fail(str(error))
+    except BrokenPipeError:  # the reader of our output, `head` perhaps, has seen enough
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _fail(message: str) -> NoReturn:
+    err.print(f"safekeeper: {message}", markup=False, soft_wrap=True)
+    sys.exit(2)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        out.print(safekeeper.__version__)
+        raise typer.Exit
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRow:
+    """One line of `safekeeper backends`."""
+
+    scheme: str
+    scope: str
+    survives: str
+    state: str
+    summary: str
+
+
+@app.command()
+def backends(as_json: AsJson = False) -> None:
+    """List the backends: who sees a write, what it survives with default settings, and whether its driver is here."""
+    rows = list(_backend_rows())
+    if as_json:
+        _print_json([asdict(row) for row in rows])
+        return
+    table = Table("scheme", "scope", "survives", "state", "what it is", box=None, header_style="bold")
+    for row in rows:
+        table.add_row(*asdict(row).values())
+    out.print(table)
+
+
+def _backend_rows() -> Iterator[BackendRow]:
+    for scheme, row in BUNDLED.items():
+        ready = row.needs is None or importlib.util.find_spec(row.needs) is not None
+        state = "ready" if ready else f"pip install 'safekeeper[{row.extra}]'"
+        yield BackendRow(f"{scheme}:", row.scope, row.survives, state, row.summary)
+    for scheme, point in sorted(third_party().items()):
+        origin = point.dist.name if point.dist else "an entry point"
+        try:
+            cls = point.load()
+        except Exception as error:
+            yield BackendRow(f"{scheme}:", "?", "?", f"does not load: {error}", f"from {origin}")
+            continue
+        scope = getattr(cls, "scope", None)
+        survives = getattr(cls, "survives", None)
+        yield BackendRow(
+            f"{scheme}:",
+            scope.name.lower() if scope else "by URL",
+            _flags(survives) if isinstance(survives, Survives) else "by URL",
+            "ready",
+            f"from {origin}",
+        )
+
+
+def _flags(survives: Survives) -> str:
+    return ", ".join(flag.name.lower() for flag in survives if flag.name) or "nothing"
+
+
+@app.command()
+def put(
+    url: StoreUrl,
+    group: Group,
+    key: Key,
+    file: Annotated[Path | None, typer.Argument(help="The file with the value; standard input if none.")] = None,
+) -> None:
+    """Write one value. When the command returns, the value is durable as the backend declares."""
+    id = _id(group, key)
+    try:
+        value = sys.stdin.buffer.read() if file is None else file.read_bytes()
+    except OSError as error:
+        _fail(f"{file}: {error.strerror}")
+    with safekeeper.open(url) as store:
+        store.write(Batch({id: value}))
+
+
+@app.command()
+def get(url: StoreUrl, group: Group, key: Key) -> None:
+    """Write one value to standard output, as it is."""
+    id = _id(group, key)
+    with safekeeper.open(url) as store:
+        (value,) = store.read([id])
+    if value is None:
+        err.print(f"safekeeper: {id} is not there", markup=False, soft_wrap=True)
+        raise typer.Exit(1)
+    sys.stdout.buffer.write(value)
+    sys.stdout.buffer.flush()
+
+
+@app.command()
+def rm(url: StoreUrl, group: Group, keys: Annotated[list[str], typer.Argument(help="The keys to remove.")]) -> None:
+    """Remove ids. That one is not there is no error."""
+    batch = Batch()
+    for key in keys:
+        batch.delete(_id(group, key))
+    with safekeeper.open(url) as store:
+        store.write(batch)
+
+
+@app.command()
+def ls(
+    url: StoreUrl,
+    group: Annotated[str | None, typer.Argument(help="List the keys of this group instead of the groups.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the groups of a store, or the keys of one group."""
+    with safekeeper.open(url) as store:
+        names = dict.fromkeys(store.groups() if group is None else map(show_key, store.keys(group)))
+        if as_json:
+            _print_json(list(names))
+            return
+        for name in names:
+            print(name)
+
+
+@app.command()
+def verify(url: StoreUrl, as_json: AsJson = False) -> None:
+    """Read and check everything in a store; list what is damaged. Exit code 1 if anything is."""
+    with safekeeper.open(url) as store, _Counter("{:,} bytes checked") as counter:
+        found = list(store.verify(counter.add) if isinstance(store, SupportsVerify) else _verify_ids(store, counter))
+    if as_json:
+        _print_json([{"place": d.place, "problem": d.problem, "id": str(d.id) if d.id else None} for d in found])
+    else:
+        for damage in found:
+            print(f"{damage.place}: {damage.problem}" + (f" ({damage.id} is lost)" if damage.id else ""))
+        err.print(f"{len(found)} damaged" if found else "nothing is damaged")
+    if found:
+        raise typer.Exit(1)
+
+
+def _verify_ids(store: Backend, counter: _Counter) -> Iterator[Damage]:
+    """The damage that shows by reading every id, for a backend that cannot check itself."""
+    for id in _ids(store):
+        try:
+            (value,) = store.read([id])
+            counter.add(len(value or b""))
+        except Corruption as error:
+            yield Damage(str(id), str(error), id)
+
+
+def _ids(store: Backend) -> Iterator[CheckpointId]:
+    for group in dict.fromkeys(store.groups()):
+        yield from (CheckpointId(group, key) for key in dict.fromkeys(store.keys(group)))
+
+
+@app.command()
+def stat(url: StoreUrl, as_json: AsJson = False) -> None:
+    """Say what a store is and holds: scope, what a write survives, groups, ids, bytes."""
+    with safekeeper.open(url) as store, _Counter("{:,} ids counted") as counter:
+        asserted = f" (asserted: {_flags(store.asserted)})" if store.asserted else ""
+        facts: dict[str, Any] = {
+            "backend": type(store).__name__,
+            "scope": store.scope.name.lower(),
+            "survives": _flags(store.survives) + asserted,
+            "groups": len(set(store.groups())),
+        }
+        if isinstance(store, SupportsStats):
+            stats = store.stats()
+            facts |= {"ids": stats.ids, "bytes": stats.bytes_stored, **stats.details}
+        else:
+            facts["ids"] = counter.total(1 for _ in _ids(store))
+    if as_json:
+        _print_json(facts)
+        return
+    table = Table(show_header=False, box=None)
+    for name, value in facts.items():
+        table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
+    out.print(table)
+
+
+@app.command()
+def compact(url: StoreUrl, as_json: AsJson = False) -> None:
+    """Give back the space of replaced and deleted values."""
+    with safekeeper.open(url) as store:
+        if not isinstance(store, SupportsCompaction):
+            _fail(f"{type(store).__name__} keeps nothing that could be compacted")
+        with _Counter("compacting"):
+            done = store.compact()
+    if as_json:
+        _print_json(asdict(done))
+    else:
+        out.print(f"{done.bytes_before:,} bytes before, {done.bytes_after:,} after")
+
+
+def _id(group: str, key: str) -> CheckpointId:
+    return CheckpointId(group, unquote_to_bytes(key))
+
+
+def show_key(key: bytes) -> str:
+    """A key as text that `unquote_to_bytes` turns back into the same bytes."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if text and text.isprintable() and "%" not in text:
+        return text
+    return quote_from_bytes(key, safe="".join(chr(c) for c in range(32, 127) if chr(c) != "%"))
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False))
+
+
+class _Counter:
+    """Shows a running sum on a terminal while it is entered; elsewhere it only counts."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._sum = 0
+        self._status = err.status(text.format(0))
+
+    def __enter__(self) -> Self:
+        self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
+
+    def add(self, amount: int) -> None:
+        self._sum += amount
+        if err.is_terminal:
+            self._status.update(self._text.format(self._sum))
+
+    def total(self, amounts: Iterable[int]) -> int:
+        for amount in amounts:
+            self.add(amount)
+        return self._sum
+
+
+if __name__ == "__main__":
+    main()

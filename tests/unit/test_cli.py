@@ -1,0 +1,107 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from safekeeper.cli import show_key
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"file://{tmp_path}/store"
+
+
+def run(*arguments, value=b""):
+    return subprocess.run([sys.executable, "-m", "safekeeper.cli", *arguments], input=value, capture_output=True)
+
+
+def answer(*arguments, value=b""):
+    """Standard output of a command that must succeed."""
+    done = run(*arguments, value=value)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+def test_a_value_goes_in_and_comes_out_as_it_is(url, tmp_path):
+    value = bytes(range(256))
+    (tmp_path / "value").write_bytes(value)
+    answer("put", url, "g", "from stdin", value=value)
+    answer("put", url, "g", "from file", str(tmp_path / "value"))
+    assert answer("get", url, "g", "from stdin") == answer("get", url, "g", "from file") == value
+
+
+def test_any_key_can_be_typed_and_is_shown_as_it_would_be_typed(url):
+    for key in ("%00%ff", "100%25", "ü", ""):
+        answer("put", url, "g", key)
+    assert sorted(json.loads(answer("ls", "--json", url, "g"))) == ["", "%00%FF", "100%25", "ü"]
+
+
+@pytest.mark.parametrize("key", [b"", b"a b", b"%", b"\0", b"\xff", "ü".encode(), b"a\nb", bytes(range(256))])
+def test_a_shown_key_is_one_printable_line(key):
+    assert show_key(key).isprintable()
+
+
+def test_an_absent_id_is_exit_code_1_and_nothing_on_standard_output(url):
+    done = run("get", url, "g", "nothing")
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"safekeeper: g/nothing is not there\n")
+
+
+def test_removed_ids_are_gone_and_absent_ones_are_no_error(url):
+    answer("put", url, "g", "a")
+    answer("rm", url, "g", "a", "b")
+    assert answer("ls", url) == answer("ls", url, "g") == b""
+
+
+def test_verify_names_the_damaged_place_and_exits_with_1(url, tmp_path):
+    answer("put", url, "g", "good", value=b"1")
+    answer("put", url, "g", "bad", value=b"2")
+    assert run("verify", url).stderr == b"nothing is damaged\n"
+    with open(tmp_path / "store" / "g" / "bad.ckpt", "ab") as file:
+        file.write(b"!")
+    done = run("verify", url)
+    assert (done.returncode, done.stderr) == (1, b"1 damaged\n")
+    assert b"g/bad.ckpt: the checksum does not match" in done.stdout
+    (damage,) = json.loads(run("verify", "--json", url).stdout)
+    assert damage["place"].endswith("g/bad.ckpt")
+
+
+def test_stat_counts_and_says_what_a_write_survives(url):
+    for group in "ab":
+        answer("put", url, group, "key")
+    stat = json.loads(answer("stat", "--json", url + "?assert=host"))
+    assert (stat["groups"], stat["ids"], stat["scope"]) == (2, 2, "host")
+    assert stat["survives"].endswith("host (asserted: host)")
+
+
+def test_backends_lists_every_scheme_with_its_state():
+    rows = {row["scheme"]: row for row in json.loads(answer("backends", "--json"))}
+    assert rows["file:"]["survives"] == "process, os, power"
+    assert rows["memory:"]["state"] == "ready"
+    assert b"one file per id" in answer("backends")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["ls", "nosuch:///x"], "no backend for nosuch:"),
+        (["ls", "file:///x?a=1"], "has no option 'a'"),
+        (["put", "file:///x", "", "key"], "a group has 1 to 255 bytes"),
+        (["put", "file:///x", "g", "key", "/no/such/file"], "/no/such/file: No such file or directory"),
+        (["put", "file:///proc/x", "g", "key"], "/proc/x: "),
+        (["compact", "file:///x"], "nothing that could be compacted"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_exit_code_2(arguments, says):
+    done = run(*arguments)
+    message = done.stderr.decode()
+    assert (done.returncode, done.stdout, message.count("\n")) == (2, b"", 1)
+    assert message.startswith("safekeeper: ")
+    assert says in message
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(url):
+    for i in range(3):
+        answer("put", url, f"group{i}", "key")
+    command = f"{sys.executable} -m safekeeper.cli ls {url} | true"
+    assert subprocess.run(command, shell=True, capture_output=True).stderr == b""

@@ -1,0 +1,109 @@
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+import safekeeper
+from safekeeper import BadUrl, Size, Survives, Url
+from safekeeper.registry import BUNDLED, Bundled
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is no URL"),
+        ("no-scheme", "write a scheme first"),
+        ("/var/lib/app", "write a scheme first"),
+        ("://x", "write a scheme first"),
+        ("nosuch:///x", "no backend for nosuch:.* there are: "),
+        ("fil:///x", "did you mean 'file'"),
+        ("file://var/lib/app", "three slashes, file:///var/lib/app"),
+        ("file:", "has no path"),
+        ("file:///x?sync=always", "has no option 'sync'"),
+        ("file:///x?a", "is no URL"),
+        ("file:///x?a=1&a=2", "an option twice"),
+        ("file:///x#y", "write it as %23"),
+        ("file:///x?assert=fire", "it takes process, os, power, host"),
+        ("file:///a%00b", "NUL"),
+        ("redis://h:port/0", "is no URL"),
+        ("redis://[::1", "is no URL"),
+    ],
+)
+def test_a_bad_url_is_refused_with_one_line_that_says_what_to_do(text, says):
+    with pytest.raises(BadUrl, match=says) as caught:
+        safekeeper.open(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_driver_names_the_command_that_installs_it(monkeypatch, tmp_path):
+    row = Bundled("needs_a_driver", "X", "no_such_driver", "nosuch", "host", "nothing", "")
+    monkeypatch.setitem(BUNDLED, "needy", row)
+    (tmp_path / "needs_a_driver.py").write_text("import no_such_driver")
+    monkeypatch.setattr("safekeeper.backends.__path__", [str(tmp_path)])
+    with pytest.raises(BadUrl, match=r"needs the module no_such_driver: pip install 'safekeeper\[nosuch\]'"):
+        safekeeper.open("needy:///x")
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("log:///var/lib/app", Url("log", "/var/lib/app")),
+        ("file:state", Url("file", "state")),
+        ("file:///with%20space%3F", Url("file", "/with space?")),
+        ("memory:", Url("memory", "")),
+        ("redis://h:6379/0?a=1", Url("redis", "/0", "h", 6379, query={"a": "1"})),
+        ("rediss://u:p%40@h/0", Url("rediss", "/0", "h", user="u", password="p@")),
+        ("objects+s3://bucket/prefix", Url("objects+s3", "/prefix", "bucket")),
+        ("hdfs://[::1]:8020/c", Url("hdfs", "/c", "::1", 8020)),
+    ],
+)
+def test_a_url_is_taken_apart(text, url):
+    assert Url.parse(text) == url
+
+
+def test_a_url_shown_in_a_message_hides_the_password():
+    assert str(Url.parse("redis://me:secret@h:1/0?a=1")) == "redis://me:***@h:1/0?a=1"
+
+
+@dataclass(frozen=True)
+class Options:
+    sync: Literal["always", "none"] = "always"
+    segment_size: Size = Size(1)
+    threads: int = 1
+    wait: float | None = None
+    tls: bool = False
+    name: str = "x"
+
+    def __post_init__(self):
+        if self.threads < 1:
+            raise ValueError("threads is at least 1")
+
+
+def test_options_become_fields_with_their_types():
+    url = Url.parse("x:?sync=none&segment-size=64M&threads=4&wait=0.5&tls=yes&name=a%26b")
+    assert url.options(Options) == Options("none", Size(64 << 20), 4, 0.5, True, "a&b")
+    assert Url.parse("x:").options(Options) == Options()
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("snyc=none", "did you mean 'sync'"),
+        ("sync=never", "it takes always, none"),
+        ("segment-size=1T", "such as 65536, 64K or 4M"),
+        ("segment-size=M", "such as 65536, 64K or 4M"),
+        ("threads=many", "it takes a number"),
+        ("wait=soon", "it takes a number"),
+        ("tls=maybe", "yes or no"),
+        ("threads=0", "threads is at least 1"),
+    ],
+)
+def test_a_bad_option_is_refused_with_what_it_takes(query, says):
+    with pytest.raises(BadUrl, match=says):
+        Url.parse(f"x:?{query}").options(Options)
+
+
+def test_asserted_flags_are_declared_and_kept_apart(tmp_path):
+    with safekeeper.open(f"file://{tmp_path}/x?assert=host,power") as store:
+        assert Survives.HOST in store.survives
+        assert store.asserted == Survives.HOST
