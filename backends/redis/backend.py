@@ -39,7 +39,8 @@ class RedisBackend(Backend):
         facts = self._router.facts()
         if options.aof and not all(server.waits_for_aof for server in facts):
             raise Misconfigured(f"{address}: aof=yes needs Redis 7.2 or Valkey, with appendonly yes")
-        self.survives = reduce(and_, (server.survives for server in facts)) | self._writer.confirmed
+        self._survives_by_server = reduce(and_, (server.survives for server in facts))
+        self.survives = self._survives_by_server | self._writer.confirmed
 
     @classmethod
     def from_url(cls, url: Url) -> Self:
@@ -55,7 +56,8 @@ class RedisBackend(Backend):
         self.check_open()
         survives = self.survives
         for by_server in self._writer.write(batch):
-            survives &= by_server | self._writer.confirmed | self.asserted
+            if by_server != self._survives_by_server:  # its settings were changed since
+                survives &= by_server | self._writer.confirmed | self.asserted
         return Receipt(survives)
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:

@@ -173,7 +173,7 @@ def _exchange(node: Node, requests: Sequence[Request], asking: bool) -> list[Any
 
 def _redirected(asked: Address, answer: Exception) -> Address | None:
     """The node that is to be asked just this once, while a slot is moving there."""
-    if type(answer) is driver.AskError:
-        host, port = answer.node_addr
-        return Address(host or asked.host, port)
-    return None
+    if code_of(answer) != "ASK":
+        return None
+    host, _, port = str(answer).split()[-1].rpartition(":")  # "ASK 3999 127.0.0.1:6381", with or without the code
+    return Address(host or asked.host, int(port))
