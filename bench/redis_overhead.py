@@ -2,20 +2,18 @@
 
     python -m safekeeper.bench.redis_overhead [--rounds 5] [--seconds 1] [--appendfsync always,everysec]
 
-Nine saves and one fetch of 1 KB, over 1,000 ids of one group, from 1 to 32 threads; a save is one id, or a batch of 100.
-The driver does what somebody would write by hand: HSET, HGET and a transaction for the batch; no checksum, no list of
-groups, nothing against late writes. Both arms run in turns on one server, so what the machine does meanwhile hits both.
-The ratio is our time over the driver's: median of the rounds, with the smallest and the largest.
+Nine saves and one fetch of 1 KB, over 1,000 ids of one group, from 1 to 32 threads; a save is of one id, or of 100 at a
+time. The driver does what somebody would write by hand: HSET, HGET and a transaction for the 100; no checksum, no list
+of groups, nothing against late writes.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,8 @@ from pathlib import Path
 import redis
 
 import safekeeper
-from safekeeper.backend import Batch, CheckpointId
+from safekeeper.backend import Backend, Batch, CheckpointId
+from safekeeper.bench.interleave import Result, interleave, report
 from safekeeper.dev.redis import RedisServer
 
 IDS = 1000
@@ -32,19 +31,18 @@ BATCH = 100
 THREADS = (1, 2, 4, 8, 16, 32)
 FETCH_SHARE = 0.1
 
-Operation = Callable[[random.Random], None]
+Operation = Callable[[random.Random], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
     """One way of doing the work."""
 
-    name: str
     save: Operation
     fetch: Operation
 
-    def run(self, threads: int, seconds: float) -> float:
-        """Seconds that an operation takes, all threads together, measured for so many seconds."""
+    def rate(self, threads: int, seconds: float) -> float:
+        """Operations a second, all threads together, measured for so many seconds."""
 
         def work(seed: int) -> int:
             dice = random.Random(seed)  # noqa: S311 - it chooses keys
@@ -58,12 +56,12 @@ class Arm:
             started = time.perf_counter()
             end = started + seconds
             operations = sum(pool.map(work, range(threads)))
-        return (time.perf_counter() - started) / operations
+        return operations / (time.perf_counter() - started)
 
 
-def arms(store: safekeeper.Backend, client: redis.Redis, batch: int) -> tuple[Arm, Arm]:
+def arms(store: Backend, client: redis.Redis, batch: int) -> dict[str, Arm]:
     """Ours and the driver's, for saves of *batch* ids at a time."""
-    value = random.Random(0).randbytes(VALUE_BYTES)  # noqa: S311
+    value = random.Random(0).randbytes(VALUE_BYTES)  # noqa: S311 - any bytes will do
     keys = [b"key%06d" % number for number in range(IDS)]
     ids = {key: CheckpointId("bench", key) for key in keys}
 
@@ -79,21 +77,17 @@ def arms(store: safekeeper.Backend, client: redis.Redis, batch: int) -> tuple[Ar
                 transaction.hset("bench", mapping=dict.fromkeys(chosen(dice), value))
                 transaction.execute()
 
-    ours = Arm(
-        "safekeeper",
-        lambda dice: _ignore(store.write(Batch({ids[key]: value for key in chosen(dice)}))),
-        lambda dice: _ignore(store.read([ids[dice.choice(keys)]])),
-    )
-    driver = Arm("redis-py", save_by_driver, lambda dice: _ignore(client.hget("bench", dice.choice(keys))))
-    return ours, driver
+    return {
+        "redis-py": Arm(save_by_driver, lambda dice: client.hget("bench", dice.choice(keys))),
+        "safekeeper": Arm(
+            lambda dice: store.write(Batch({ids[key]: value for key in chosen(dice)})),
+            lambda dice: store.read([ids[dice.choice(keys)]]),
+        ),
+    }
 
 
-def _ignore(_: object) -> None:
-    """What came back is of no interest here."""
-
-
-def measure(appendfsync: str, rounds: int, seconds: float) -> None:
-    """Print a line for each number of threads and each size of a save."""
+def measure(appendfsync: str, rounds: int, seconds: float) -> Iterator[Result]:
+    """A result for each size of a save and each number of threads."""
     with (
         tempfile.TemporaryDirectory() as folder,
         RedisServer(Path(folder), appendonly="yes", appendfsync=appendfsync) as server,
@@ -101,19 +95,13 @@ def measure(appendfsync: str, rounds: int, seconds: float) -> None:
         safekeeper.open(server.url) as store,
     ):
         for batch in (1, BATCH):
-            ours, driver = arms(store, client, batch)
+            both = arms(store, client, batch)
             for threads in THREADS:
-                ratios, rates = [], []
-                for number in range(rounds):
-                    pair = (ours, driver) if number % 2 else (driver, ours)
-                    took = {arm.name: arm.run(threads, seconds) for arm in pair}
-                    ratios.append(took[ours.name] / took[driver.name])
-                    rates.append(1 / took[ours.name])
-                print(
-                    f"{appendfsync:9} {batch:4} ids a save  {threads:3} threads  "
-                    f"{statistics.median(rates):9.0f} operations/s  ratio {statistics.median(ratios):.2f} "
-                    f"({min(ratios):.2f} to {max(ratios):.2f})",
-                    flush=True,
+                title = f"appendfsync {appendfsync}, {batch} ids a save, {threads} threads"
+                yield interleave(
+                    {name: lambda arm=arm, n=threads: arm.rate(n, seconds) for name, arm in both.items()},  # type: ignore[misc]
+                    rounds,
+                    title,
                 )
 
 
@@ -123,9 +111,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--appendfsync", default="always,everysec", help="the settings to measure with")
+    parser.add_argument("--output", type=Path, help="a file for all numbers, as JSON")
     given = parser.parse_args()
-    for appendfsync in given.appendfsync.split(","):
-        measure(appendfsync, given.rounds, given.seconds)
+    settings = given.appendfsync.split(",")
+    report((r for each in settings for r in measure(each, given.rounds, given.seconds)), "safekeeper", given.output)
 
 
 if __name__ == "__main__":
