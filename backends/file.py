@@ -294,7 +294,7 @@ def _files(folder: Path) -> Iterator[Path]:
     try:
         with os.scandir(folder) as entries:
             yield from (Path(entry.path) for entry in entries if entry.name.endswith(_SUFFIX))
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return
 
 

@@ -68,9 +68,15 @@ class MemoryBackend(Backend):
     def keys(self, group: str) -> Iterator[bytes]:
         self.check_open()
         with self._store.lock:
-            return iter(list(self._store.groups.get(group, ())))
+            keys = list(self._store.groups.get(group, ()))
+        for key in keys:
+            self.check_open()
+            yield key
 
     def groups(self) -> Iterator[str]:
         self.check_open()
         with self._store.lock:
-            return iter(list(self._store.groups))
+            groups = list(self._store.groups)
+        for group in groups:
+            self.check_open()
+            yield group

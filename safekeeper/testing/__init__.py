@@ -1,0 +1,37 @@
+"""The conformance kit: what a backend must do, as a pytest class to inherit, and wrappers that slow or break a backend.
+
+    from safekeeper.testing import BackendContract
+
+    class TestFile(BackendContract):
+        @pytest.fixture
+        def url(self, tmp_path):
+            return f"file://{tmp_path}/store"
+
+`docs/writing-a-backend.md` tells how to go about it. `pip install 'safekeeper[testing]'` brings what the class needs;
+the wrappers need nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from safekeeper.testing.ids import AWKWARD_GROUPS, AWKWARD_KEYS
+from safekeeper.testing.wrappers import Faulty, Gate, Slow
+
+if TYPE_CHECKING:
+    from safekeeper.testing.contract import BackendContract
+
+__all__ = ["AWKWARD_GROUPS", "AWKWARD_KEYS", "BackendContract", "Faulty", "Gate", "Slow"]
+
+
+def __getattr__(name: str) -> Any:
+    # Late, so that the child processes of the tests start without pytest and Hypothesis, and so that the wrappers can
+    # be used where these are not installed.
+    if name != "BackendContract":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import pytest
+
+    pytest.register_assert_rewrite(f"{__name__}.contract")
+    from safekeeper.testing.contract import BackendContract
+
+    return BackendContract

@@ -1,0 +1,83 @@
+"""The part of the contract about the death of a writing process."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import warnings
+from collections.abc import Callable
+from random import Random
+from typing import TypeVar, cast
+
+import pytest
+
+import safekeeper
+from safekeeper.backend import Backend, CheckpointId, Scope, SupportsAtomicBatch, Survives
+from safekeeper.testing.contract.base import LONG, Kit, Opener, get, put, short
+from safekeeper.testing.kill import THREADS, State, Story, run_and_kill
+
+SEED_VARIABLE = "SAFEKEEPER_KILL_SEED"
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def _crash(test: Test) -> Test:
+    """Mark *test* as one of the `crash` tests where that marker is declared; elsewhere it is a test like any other."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pytest.PytestUnknownMarkWarning)
+        try:
+            mark = pytest.mark.crash
+        except pytest.fail.Exception:  # --strict-markers
+            return test
+    return cast("Test", mark(test))
+
+
+class CrashContract(Kit):
+    """An acknowledged write survives what the backend declares, as far as a test can cause it."""
+
+    @_crash
+    def test_acknowledged_writes_survive_kill_9_at_any_moment(self, url: str, opened: Opener, group: str) -> None:
+        with safekeeper.open(url) as store:
+            if Survives.PROCESS not in store.survives:
+                pytest.skip("this backend does not declare that a write survives the end of its process")
+            others_see_it = store.scope >= Scope.HOST
+        witnesses = [opened()] if others_see_it else []
+        seed = int(os.environ.get(SEED_VARIABLE) or secrets.randbits(32))
+        print(f"the writes and kills follow from {SEED_VARIABLE}={seed}")
+        random = Random(seed)  # noqa: S311 - it has to be repeatable
+        state: State = {}
+        for number in range(self.long_kills if LONG else self.kills):
+            story = Story(group, random.getrandbits(32))
+            acknowledged = run_and_kill(url, story, random)
+            with safekeeper.open(url) as fresh:
+                seen = _read_all(fresh, story)
+                whole = isinstance(fresh, SupportsAtomicBatch)
+                for thread, steps in enumerate(acknowledged):
+                    _check(seen, *story.states_after(thread, steps, state), whole)
+                for witness in witnesses:
+                    assert _read_all(witness, story) == seen, "a handle that was open all the time sees something else"
+                mark = CheckpointId(group, b"kills")
+                put(fresh, mark, b"%d" % number)
+                assert get(fresh, mark) == b"%d" % number
+            state = seen
+
+
+def _read_all(store: Backend, story: Story) -> State:
+    """The values of all ids of *story*; the lists of keys and groups must agree with them."""
+    ids = [id for thread in range(THREADS) for id in story.ids(thread)]
+    seen = dict(zip(ids, store.read(ids), strict=True))
+    there = {id for id, value in seen.items() if value is not None}
+    groups = {id.group for id in ids}
+    assert {CheckpointId(group, key) for group in groups for key in store.keys(group)} == there
+    assert groups & set(store.groups()) == {id.group for id in there}
+    return seen
+
+
+def _check(seen: State, acknowledged: State, begun: State, whole: bool) -> None:
+    """Each id is as the last acknowledged step left it, or as the step begun after it; with *whole*, all alike."""
+    for id in acknowledged:
+        expected = [acknowledged[id], begun[id]]
+        assert seen[id] in expected, f"{id}: expected one of {short(expected)}, found {short([seen[id]])}"
+    if whole:
+        found = {id: seen[id] for id in acknowledged}
+        assert found in (acknowledged, begun), "half a batch was written, and the backend says that it cannot happen"

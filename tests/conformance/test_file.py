@@ -1,0 +1,11 @@
+import pytest
+
+from safekeeper.testing import BackendContract
+
+
+class TestFile(BackendContract):
+    long_kills = 200
+
+    @pytest.fixture
+    def url(self, tmp_path):
+        return f"file://{tmp_path}/store"
