@@ -6,12 +6,16 @@ are partial (interrupted, or the store failed), 2 it could not be done.
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 import safekeeper
 from safekeeper.bench.properties import BadProperty, Settings, guess, load_file, parse_assignments
@@ -35,11 +39,16 @@ Assignments = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option("--threads", metavar="N", help="The property threadcount.")]
 Target = Annotated[float | None, typer.Option("--target", metavar="OPS", help="The property target: operations/s.")]
+Async = Annotated[bool, typer.Option("--async", help="The property driver=async: save through a SafeKeeper.")]
 Status = Annotated[bool, typer.Option("-s", help="Print a status line every status.interval seconds.")]
 
 
 def settings_of(
-    files: list[str] | None, assignments: list[str] | None, threads: int | None = None, target: float | None = None
+    files: list[str] | None,
+    assignments: list[str] | None,
+    threads: int | None = None,
+    target: float | None = None,
+    through_keeper: bool = False,
 ) -> Settings:
     """The settings that the options of a command make, later ones over earlier ones."""
     properties: dict[str, str] = {}
@@ -50,6 +59,8 @@ def settings_of(
         given["threadcount"] = str(threads)
     if target is not None:
         given["target"] = str(target)
+    if through_keeper:
+        given["driver"] = "async"
     settings = Settings.of(properties | given)
     for name in settings.ignored.keys() & given.keys():
         say(f"the property {name} means nothing here{guess(name)}")
@@ -70,10 +81,11 @@ def load(
     property: Assignments = None,
     threads: Threads = None,
     target: Target = None,
+    through_keeper: Async = False,
     status: Status = False,
 ) -> None:
     """Insert the records of a workload."""
-    _measure("load", url, settings_of(file, property, threads, target), status)
+    _measure("load", url, settings_of(file, property, threads, target, through_keeper), status)
 
 
 @app.command()
@@ -83,19 +95,21 @@ def run(
     property: Assignments = None,
     threads: Threads = None,
     target: Target = None,
+    through_keeper: Async = False,
     status: Status = False,
 ) -> None:
     """Do the operations of a workload on records that were loaded before."""
-    _measure("run", url, settings_of(file, property, threads, target), status)
+    _measure("run", url, settings_of(file, property, threads, target, through_keeper), status)
 
 
 def _measure(phase: str, url: str, settings: Settings, status: bool) -> None:
     require_histograms()
     from safekeeper.bench.driver import Driver
+    from safekeeper.bench.through_keeper import SESSIONS
     from safekeeper.bench.workload import Workload
 
     with safekeeper.open(store_url(url, settings)) as store:
-        driver = Driver(Workload(settings), store, status=status)
+        driver = Driver(Workload(settings), store, open_sessions=SESSIONS[settings.driver], status=status)
         result = driver.load() if phase == "load" else driver.run()
     _print_result(result, settings)
     if result.partial:
@@ -120,6 +134,44 @@ def _print_result(result: Result, settings: Settings) -> None:
     except OSError as error:
         sys.stdout.write(text)  # rather here than nowhere
         raise BadProperty(f"exportfile={settings.exportfile}: {error.strerror}") from error
+
+
+@app.command()
+def recover(
+    url: StoreUrl,
+    ids: Annotated[str, typer.Option(help="The numbers of ids to measure at.")] = "1000,10000,100000",
+    value_size: Annotated[int, typer.Option(min=0, help="Bytes of each state.")] = 70,
+    kill: Annotated[bool, typer.Option("--kill", help="Kill the process that fills the store.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Measure time and memory to open a store and read everything back, against the number of ids.
+
+    The ids go to the group 'recover' of the store and stay there.
+    """
+    from safekeeper.bench.recover import measure
+
+    found = []
+    for one in measure(url, numbers(ids, "--ids"), value_size=value_size, end="kill" if kill else "close"):
+        found.append(one)
+        if not as_json:
+            say(f"{one.ids:,} ids done")
+    if as_json:
+        print(json.dumps([asdict(one) for one in found]))
+        return
+    table = Table("ids", "open", "list", "read all", "memory open", "at peak", box=None, header_style="bold")
+    for one in found:
+        seconds = (f"{value * 1000:,.1f} ms" for value in (one.open_seconds, one.list_seconds, one.recover_seconds))
+        sizes = (f"{value / 1e6:,.1f} MB" for value in (one.open_bytes, one.peak_bytes))
+        table.add_row(f"{one.ids:,}", *seconds, *sizes)
+    Console(highlight=False).print(table)
+
+
+def numbers(text: str, option: str) -> list[int]:
+    """The whole numbers above 0 in a list such as `1,2,4`."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise BadProperty(f"{option} {text}: it takes whole numbers with commas, such as 1,2,4")
+    return [int(part) for part in parts]
 
 
 def require_histograms() -> None:

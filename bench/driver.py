@@ -24,12 +24,11 @@ import numpy as np
 from safekeeper.backend import Backend
 from safekeeper.bench.measurements import Measurements, Recorder
 from safekeeper.bench.properties import BadProperty
-from safekeeper.bench.session import Session
+from safekeeper.bench.session import OpenSessions, Session, direct_sessions
 from safekeeper.bench.status import StatusLine
 from safekeeper.bench.workload import Source, Workload
 
 Phase = Literal["load", "run"]
-MakeSession = Callable[[Backend, Workload, Source, Recorder], Session]
 
 GIVE_UP_AFTER = 100
 """After so many failures in a row of one thread the store counts as gone."""
@@ -82,12 +81,17 @@ class Driver:
     """Runs one workload against one backend: `load` first, then `run`."""
 
     def __init__(
-        self, workload: Workload, backend: Backend, *, make_session: MakeSession = Session, status: bool = False
+        self,
+        workload: Workload,
+        backend: Backend,
+        *,
+        open_sessions: OpenSessions = direct_sessions,
+        status: bool = False,
     ) -> None:
         self._workload = workload
         self._settings = workload.settings
         self._backend = backend
-        self._make_session = make_session
+        self._open_sessions = open_sessions
         self._status = status
 
     def load(self) -> Result:
@@ -109,11 +113,22 @@ class Driver:
 
     def _do(self, phase: Phase, operations: int, seconds: float) -> Result:
         measurements, control = Measurements(), _Control()
-        sessions = [
-            self._make_session(self._backend, self._workload, source, Recorder(measurements))
-            for source in self._sources()
-        ]
-        control.recorders = [session.recorder for session in sessions]
+        with self._open_sessions(self._backend, self._workload, self._sources(), measurements) as sessions:
+            control.recorders = [session.recorder for session in sessions]
+            took = self._run_threads(phase, sessions, operations, seconds, control, measurements)
+        notes = tuple(self._notes(phase, control, took))
+        return Result(phase, took, control.operations, measurements, control.partial, notes)
+
+    def _run_threads(
+        self,
+        phase: Phase,
+        sessions: list[Session],
+        operations: int,
+        seconds: float,
+        control: _Control,
+        measurements: Measurements,
+    ) -> float:
+        """Run a thread for each session until all are done. Return how many seconds that took."""
         if phase == "run":
             for session in sessions:
                 session.prepare_run()
@@ -132,8 +147,7 @@ class Driver:
         for worker in workers:
             if worker.crash is not None:
                 raise worker.crash
-        notes = tuple(self._notes(phase, control, took))
-        return Result(phase, took, control.operations, measurements, control.partial, notes)
+        return took
 
     def _sources(self) -> list[Source]:
         seed = None if self._settings.seed < 0 else self._settings.seed

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from safekeeper.bench.driver import Result
-from safekeeper.bench.measurements import Latencies
+from safekeeper.bench.measurements import Latencies, Row
 from safekeeper.bench.properties import Exporter
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One number: `[READ], AverageLatency(us), 12.5`."""
-
-    metric: str
-    measurement: str
-    value: int | float
 
 
 def rows(result: Result, percentiles: tuple[float, ...]) -> Iterator[Row]:
@@ -34,6 +25,7 @@ def rows(result: Result, percentiles: tuple[float, ...]) -> Iterator[Row]:
         for (of, code), count in sorted(returns.items()):
             if of == name:
                 yield Row(name, f"Return={code}", count)
+    yield from result.measurements.beside
 
 
 def _latency_rows(name: str, latencies: Latencies, percentiles: tuple[float, ...]) -> Iterator[Row]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
@@ -81,6 +82,15 @@ class Latencies:
         self._sum, self._least, self.most = state[1:]
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One number of a result: `[READ], AverageLatency(us), 12.5`."""
+
+    metric: str
+    measurement: str
+    value: int | float
+
+
 class Measurements:
     """All that a run has measured so far. Any thread may add to it."""
 
@@ -92,6 +102,8 @@ class Measurements:
         """How many operations of each kind ended with which of YCSB's return codes."""
         self.first_error: Exception | None = None
         """The first failure of the store, for a message."""
+        self.beside: list[Row] = []
+        """Numbers that are not latencies of operations."""
 
     def add(self, name: str, nanoseconds: NDArray[np.int64], returns: int) -> None:
         """Count latencies of *name*; so many of them also count as `Return=OK`."""
@@ -125,6 +137,7 @@ class Measurements:
         for name, latencies in other.totals().items():
             self._folded.setdefault(name, Latencies()).add(latencies)
         self.returns.update(other.returns)
+        self.beside += other.beside
         self.first_error = self.first_error or other.first_error
 
 
@@ -145,9 +158,11 @@ class Recorder:
             self._without_return.add(name)
         return self._pending.setdefault(name, [])
 
-    def failed(self, name: str, code: str, nanoseconds: int, error: Exception | None = None) -> None:
+    def failed(
+        self, name: str, code: str, nanoseconds: int, error: Exception | None = None, *, kind: str = "FAILED"
+    ) -> None:
         """Record an operation that did not succeed, as YCSB does: its time apart, its code among the returns."""
-        self.list_of(f"{name}-FAILED", counts_as_ok=False).append(nanoseconds)
+        self.list_of(f"{name}-{kind}", counts_as_ok=False).append(nanoseconds)
         self._measurements.count_return(name, code)
         if error is not None and self._measurements.first_error is None:
             self._measurements.first_error = error

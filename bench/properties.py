@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from safekeeper.errors import SafekeeperError
+from safekeeper.pipeline import Overflow
 
 BACKEND_PREFIX = "backend."
 """`backend.NAME=VALUE` is the option NAME of the store's URL."""
@@ -32,6 +33,7 @@ LengthDistribution = Literal["constant", "uniform", "zipfian"]
 ScanLengthDistribution = Literal["uniform", "zipfian"]
 InsertOrder = Literal["hashed", "ordered"]
 Interval = Literal["op", "intended", "both"]
+DriverKind = Literal["sync", "async"]
 Exporter = Literal["TextMeasurementsExporter", "JSONMeasurementsExporter", "JSONArrayMeasurementsExporter"]
 
 
@@ -95,6 +97,16 @@ class Settings:
     """The file that the results go to; standard output if empty."""
     warmup: float = 0.0
     """Not YCSB's: seconds in which operations run before any is measured."""
+    driver: DriverKind = "sync"
+    """Not YCSB's: "sync" calls the backend and waits; "async" saves through a SafeKeeper, where a write's latency ends
+    with its ticket. Load and run with the same one: the keeper's serializer adds a header to each record."""
+    keeper_overflow: Overflow = _named("keeper.overflow", "coalesce")  # noqa: RUF009
+    """What the keeper does when a queue is full."""
+    keeper_queue: int = _named("keeper.queue", 10_000)
+    """How many saves may wait in each of the keeper's queues."""
+    keeper_serializer: str = _named("keeper.serializer", "msgpack")
+    keeper_storageworkers: int = _named("keeper.storageworkers", 1)
+    """How many of the keeper's threads write to the store."""
     seed: int = -1
     """Not YCSB's: the same seed gives every thread the same operations again; -1 for another one each time."""
 
@@ -106,7 +118,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("recordcount", "operationcount", "insertstart", "fieldlength", "zeropadding"):
             self._require(name, getattr(self, name) >= 0, "it cannot be negative")
-        for name in ("fieldcount", "minfieldlength", "minscanlength", "threadcount"):
+        for name in ("fieldcount", "minfieldlength", "minscanlength", "threadcount", *_KEEPER_SIZES):
             self._require(name, getattr(self, name) >= 1, "it is at least 1")
         for name in ("target", "maxexecutiontime", "warmup", "status_interval", *_PROPORTIONS):
             self._require(name, getattr(self, name) >= 0, "it cannot be negative")
@@ -151,6 +163,7 @@ class Settings:
         return cls(**values, backend_options=options, ignored=ignored)
 
 
+_KEEPER_SIZES = ("keeper_queue", "keeper_storageworkers")
 _PROPORTIONS = (
     "readproportion",
     "updateproportion",

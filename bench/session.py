@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter_ns as now
 
 from safekeeper.backend import Backend, Batch, CheckpointId
-from safekeeper.bench.measurements import Recorder
+from safekeeper.bench.measurements import Measurements, Recorder
 from safekeeper.bench.properties import Interval
 from safekeeper.bench.workload import Source, Workload
 from safekeeper.errors import SafekeeperError
@@ -31,11 +32,12 @@ class Session:
         self._scans = settings.scanproportion > 0
         self._check = settings.dataintegrity
         interval = settings.measurement_interval
-        self._reads = _Timer(recorder, "READ", interval)
-        self._updates = _Timer(recorder, "UPDATE", interval)
-        self._inserts = _Timer(recorder, "INSERT", interval)
-        self._scanned = _Timer(recorder, "SCAN", interval)
-        self._read_modify_writes = _Timer(recorder, "READ-MODIFY-WRITE", interval, counts_as_ok=False)
+        self._reads = Timer(recorder, "READ", interval)
+        self._updates = Timer(recorder, "UPDATE", interval)
+        self._inserts = Timer(recorder, "INSERT", interval)
+        self._scanned = Timer(recorder, "SCAN", interval)
+        self._read_modify_writes = Timer(recorder, "READ-MODIFY-WRITE", interval, counts_as_ok=False)
+        self._syncs = recorder.list_of("SYNC", counts_as_ok=False)
         self._actions = (self.read, self.update, self.insert, self.scan, self.read_modify_write)
 
     def prepare_run(self) -> None:
@@ -91,8 +93,7 @@ class Session:
         value = self._source.values.make(id)
         start = now()
         self._read(id)
-        self._write(self._updates, id, value)
-        self._read_modify_writes.record(start, now(), self.intended)
+        self._write(self._updates, id, value, start)
 
     def finish(self) -> None:
         """Wait for what is still under way."""
@@ -124,24 +125,45 @@ class Session:
         else:
             self.recorder.failed("VERIFY", "UNEXPECTED_STATE", now() - start)
 
-    def _write(self, timer: _Timer, id: CheckpointId, value: bytes) -> None:
+    def _write(self, timer: Timer, id: CheckpointId, value: bytes, read_at: int = 0) -> None:
+        """Write *value*. It ends a read-modify-write if that began with a read at *read_at*."""
         batch = Batch()
         batch.put(id, value)
         start = now()
         try:
-            self._backend.write(batch)
+            receipt = self._backend.write(batch)
         except SafekeeperError as error:
             self._fail(timer, start, error)
             return
-        timer.record(start, now(), self.intended)
+        self._written(timer, start, read_at, self.intended)
+        if receipt.sync_seconds:
+            self._syncs.append(int(receipt.sync_seconds * 1e9))
+
+    def _written(self, timer: Timer, start: int, read_at: int, intended: int) -> None:
+        end = now()
+        timer.record(start, end, intended)
+        if read_at:
+            self._read_modify_writes.record(read_at, end, intended)
         self.failures = 0
 
-    def _fail(self, timer: _Timer, start: int, error: SafekeeperError) -> None:
+    def _fail(self, timer: Timer, start: int, error: SafekeeperError) -> None:
         self.failures += 1
         self.recorder.failed(timer.name, "ERROR", now() - start, error)
 
 
-class _Timer:
+OpenSessions = Callable[[Backend, Workload, list[Source], Measurements], AbstractContextManager[list[Session]]]
+"""Makes a session for each thread of a run, and ends what they share when it is over."""
+
+
+@contextmanager
+def direct_sessions(
+    backend: Backend, workload: Workload, sources: list[Source], measurements: Measurements
+) -> Iterator[list[Session]]:
+    """A session on *backend* itself for each of *sources*."""
+    yield [Session(backend, workload, source, Recorder(measurements)) for source in sources]
+
+
+class Timer:
     """Records the latencies of one kind of operation as `measurement.interval` asks."""
 
     def __init__(self, recorder: Recorder, name: str, interval: Interval, *, counts_as_ok: bool = True) -> None:
