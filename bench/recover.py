@@ -19,8 +19,8 @@ from typing import Literal
 
 import numpy as np
 
-import safekeeper
 from safekeeper.backend import Batch, CheckpointId, Scope
+from safekeeper.bench.baselines import BASELINES, open_store
 from safekeeper.columns import Columns
 from safekeeper.errors import BadUrl, SafekeeperError, Unavailable
 from safekeeper.keeper import SafeKeeper
@@ -51,7 +51,7 @@ class Recovery:
 
 def measure(url: str, sizes: Sequence[int], *, value_size: int = 70, end: End = "close") -> Iterator[Recovery]:
     """Fill the store to each of *sizes* and recover it. Raise `BadUrl` for a store that no other process sees."""
-    with safekeeper.open(url) as store:
+    with open_store(url) as store:
         if store.scope < Scope.HOST:
             raise BadUrl(f"{url}: no other process sees this store, so there is nothing to recover")
         filled = sum(1 for _ in set(store.keys(GROUP)))
@@ -81,7 +81,7 @@ def _child(*arguments: str) -> str:
 
 def _fill(url: str, first: int, last: int, value_size: int, end: End) -> None:
     value = np.random.default_rng(0).bytes(value_size)
-    with safekeeper.open(url) as store:
+    with open_store(url) as store:
         for start in range(first, last, _BATCH):
             keys = [b"%012d" % number for number in range(start, min(start + _BATCH, last))]
             store.write(Batch.of_columns(Columns.of(GROUP, keys, [value] * len(keys))))
@@ -90,10 +90,11 @@ def _fill(url: str, first: int, last: int, value_size: int, end: End) -> None:
 
 
 def _recover(url: str) -> Recovery:
-    backend_class(Url.parse(url).scheme)  # the import is no part of opening
+    if (scheme := Url.parse(url).scheme) not in BASELINES:
+        backend_class(scheme)  # the import is no part of opening
     before = _memory("VmRSS")
     started = time.perf_counter()
-    with safekeeper.open(url) as store:
+    with open_store(url) as store:
         store.read([CheckpointId(GROUP, b"%012d" % 0)])
         opened = time.perf_counter()
         open_bytes = _memory("VmRSS") - before
