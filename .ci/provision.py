@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 PACKAGES = {
+    "chromium": "chromium",
     "javac": "openjdk-17-jdk-headless",
 }
 """The command that is needed, and the package that has it."""

@@ -6,9 +6,9 @@ are partial (interrupted, or the store failed), 2 it could not be done.
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
@@ -17,7 +17,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-import safekeeper
 from safekeeper.bench.properties import BadProperty, Settings, guess, load_file, parse_assignments
 from safekeeper.errors import BadUrl
 
@@ -104,11 +103,12 @@ def run(
 
 def _measure(phase: str, url: str, settings: Settings, status: bool) -> None:
     require_histograms()
+    from safekeeper.bench.baselines import open_store
     from safekeeper.bench.driver import Driver
     from safekeeper.bench.through_keeper import SESSIONS
     from safekeeper.bench.workload import Workload
 
-    with safekeeper.open(store_url(url, settings)) as store:
+    with open_store(store_url(url, settings)) as store:
         driver = Driver(Workload(settings), store, open_sessions=SESSIONS[settings.driver], status=status)
         result = driver.load() if phase == "load" else driver.run()
     _print_result(result, settings)
@@ -130,10 +130,10 @@ def _print_result(result: Result, settings: Settings) -> None:
         sys.stdout.write(text)
         return
     try:
-        Path(settings.exportfile).write_text(text)
-    except OSError as error:
+        write_file(Path(settings.exportfile), text)
+    except BadProperty:
         sys.stdout.write(text)  # rather here than nowhere
-        raise BadProperty(f"exportfile={settings.exportfile}: {error.strerror}") from error
+        raise
 
 
 @app.command()
@@ -156,14 +156,69 @@ def recover(
         if not as_json:
             say(f"{one.ids:,} ids done")
     if as_json:
-        print(json.dumps([asdict(one) for one in found]))
+        print(dumps([asdict(one) for one in found]))
         return
     table = Table("ids", "open", "list", "read all", "memory open", "at peak", box=None, header_style="bold")
     for one in found:
         seconds = (f"{value * 1000:,.1f} ms" for value in (one.open_seconds, one.list_seconds, one.recover_seconds))
         sizes = (f"{value / 1e6:,.1f} MB" for value in (one.open_bytes, one.peak_bytes))
         table.add_row(f"{one.ids:,}", *seconds, *sizes)
-    Console(highlight=False).print(table)
+    _print_table(table)
+
+
+@app.command()
+def compare(
+    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Stores; also raw:, rocksdict: and sqlite:.")],
+    file: Files = None,
+    property: Assignments = None,
+    threads: Annotated[str, typer.Option(help="The numbers of threads to run with.")] = "1,2,4,8,16,32",
+    repeat: Annotated[int, typer.Option(min=1, help="How many rounds.")] = 5,
+    recover: Annotated[str, typer.Option(help="Measure recovery, too, at these numbers of ids.")] = "",
+    through_keeper: Async = False,
+    csv: Annotated[Path | None, typer.Option(help="Write one line for each run to this file.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write everything to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with plots to this file.")] = None,
+) -> None:
+    """Run one workload on several stores, turn by turn, and compare them. The stores should be empty."""
+    require_histograms()
+    from safekeeper.bench.compare import compare
+    from safekeeper.bench.machine import Machine
+    from safekeeper.bench.report import to_csv, to_html, to_json, to_table
+
+    settings = settings_of(file, property, through_keeper=through_keeper)
+    found = compare(
+        [store_url(url, settings) for url in urls],
+        settings,
+        workload=", ".join(Path(name).stem for name in file or ()),
+        threads=numbers(threads, "--threads"),
+        rounds=repeat,
+        recover=numbers(recover, "--recover") if recover else (),
+        said=say,
+    )
+    machine = Machine.here()
+    for path, text in ((csv, to_csv(found)), (json, to_json(found, machine)), (html, to_html(found, machine))):
+        if path is not None:
+            write_file(path, text)
+    _print_table(to_table(found))
+    for url, reason in found.failed.items():
+        say(f"{url} failed: {reason}")
+    if found.partial:
+        say(f"PARTIAL RESULTS, {found.partial}")
+    if found.partial or found.failed:
+        raise typer.Exit(1)
+
+
+def _print_table(table: Table) -> None:
+    # What is not a terminal has no width; folded cells would be hard to read.
+    Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write *text*. Raise `BadProperty` if that cannot be done."""
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise BadProperty(f"{path}: {error.strerror}") from error
 
 
 def numbers(text: str, option: str) -> list[int]:

@@ -33,6 +33,9 @@ Phase = Literal["load", "run"]
 GIVE_UP_AFTER = 100
 """After so many failures in a row of one thread the store counts as gone."""
 
+INTERRUPTED = "interrupted"
+"""Why a result is partial after Ctrl-C."""
+
 _LOOK_EVERY = 32  # operations between two looks at whether latencies should be folded
 _KEPT = 0.98  # of the target rate, to call it kept
 
@@ -181,7 +184,7 @@ class Driver:
             except KeyboardInterrupt:
                 if control.stopped:
                     raise
-                control.stop("interrupted")
+                control.stop(INTERRUPTED)
             if time.monotonic() >= until:
                 control.stop()
 
