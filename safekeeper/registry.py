@@ -50,6 +50,7 @@ class Bundled:
 BUNDLED: dict[str, Bundled] = {
     "memory": Bundled("memory", "MemoryBackend", None, None, "process", "nothing", "a dict, for tests and examples"),
     "file": Bundled("file", "FileBackend", None, None, "host", "process, os, power", "one file per id"),
+    "log": Bundled("log", "LogBackend", None, None, "process", "process, os, power", "indexed append-only files, the default"),
 }
 
 

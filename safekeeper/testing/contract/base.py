@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -28,7 +28,7 @@ class Kit:
     be of a wider scope than one test; then override `traces` as well, since the store is not unwritten.
     """
 
-    examples: int = 30
+    examples: int = 20
     """How many histories the model tries."""
     long_examples: int = 300
     """The same with SAFEKEEPER_TEST_LEVEL=long."""
@@ -123,9 +123,13 @@ def get(store: Backend, id: CheckpointId) -> bytes | None:
     return value
 
 
-def short(values: Iterable[bytes | None]) -> list[str]:
-    """Values for messages: a megabyte of them helps nobody."""
-    return [
-        "absent" if value is None else f"{len(value)} bytes {value[:16]!r}{'...' if len(value) > 16 else ''}"
-        for value in values
-    ]
+def check_value(what: object, found: bytes | None, *allowed: bytes | None) -> None:
+    """Fail unless *found* is one of *allowed*; with a message that fits on a screen, however large they are."""
+    if found not in allowed:
+        raise AssertionError(f"{what}: found {_short(found)} instead of {' or '.join(map(_short, allowed))}")
+
+
+def _short(value: bytes | None) -> str:
+    if value is None:
+        return "nothing"
+    return f"{len(value)} bytes {value[:16]!r}{'...' if len(value) > 16 else ''}"

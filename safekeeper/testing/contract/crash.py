@@ -13,7 +13,7 @@ import pytest
 
 import safekeeper
 from safekeeper.backend import Backend, CheckpointId, Scope, SupportsAtomicBatch, Survives
-from safekeeper.testing.contract.base import LONG, Kit, Opener, get, put, short
+from safekeeper.testing.contract.base import LONG, Kit, Opener, check_value, get, put
 from safekeeper.testing.kill import THREADS, State, Story, run_and_kill
 
 SEED_VARIABLE = "SAFEKEEPER_KILL_SEED"
@@ -76,8 +76,7 @@ def _read_all(store: Backend, story: Story) -> State:
 def _check(seen: State, acknowledged: State, begun: State, whole: bool) -> None:
     """Each id is as the last acknowledged step left it, or as the step begun after it; with *whole*, all alike."""
     for id in acknowledged:
-        expected = [acknowledged[id], begun[id]]
-        assert seen[id] in expected, f"{id}: expected one of {short(expected)}, found {short([seen[id]])}"
+        check_value(id, seen[id], acknowledged[id], begun[id])
     if whole:
         found = {id: seen[id] for id in acknowledged}
         assert found in (acknowledged, begun), "half a batch was written, and the backend says that it cannot happen"

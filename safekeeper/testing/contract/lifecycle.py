@@ -70,7 +70,7 @@ class LifecycleContract(Kit):
             safekeeper.open(f"{url}{join}no-such-option=1")
 
     @pytest.mark.parametrize(
-        "call", [*_CALLS.values(), *_CALLS_FOR_NOTHING.values()], ids=[*_CALLS, *_CALLS_FOR_NOTHING]
+        "call", (*_CALLS.values(), *_CALLS_FOR_NOTHING.values()), ids=[*_CALLS, *_CALLS_FOR_NOTHING]
     )
     def test_a_closed_handle_raises_closed(self, store: Backend, call: _Call) -> None:
         put(store, _ID, b"value")
@@ -129,7 +129,7 @@ class LifecycleContract(Kit):
         assert outcomes == dict.fromkeys(outcomes, "Closed") | {"close": "fine", "close again": "fine"}
 
     @pytest.mark.parametrize("call", _CALLS.values(), ids=_CALLS)
-    def test_a_store_that_cannot_be_reached_is_neither_empty_nor_somebody_elses_error(
+    def test_a_store_that_cannot_be_reached_is_an_error_of_ours_and_not_empty(
         self, unreachable_url: str | None, call: _Call
     ) -> None:
         if unreachable_url is None:

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 import safekeeper
 from safekeeper.backend import MAX_KEY_BYTES, Batch, CheckpointId, Scope
 from safekeeper.columns import Columns
-from safekeeper.testing.contract.base import LONG, Kit, fresh_name, short
+from safekeeper.testing.contract.base import LONG, Kit, check_value, fresh_name
 from safekeeper.testing.peer import Handle, Peer
 
 
@@ -102,8 +102,10 @@ class StoreMachine(RuleBasedStateMachine):
     def read(self, handle: int, ids: list[Id]) -> None:
         """Read ids in any order, with repetitions."""
         wanted = [self._id(id) for id in ids]
-        found, expected = self._handles[handle].read(wanted), [self._there.get(id) for id in wanted]
-        assert found == expected, f"{wanted}: {short(found)} instead of {short(expected)}"
+        values = self._handles[handle].read(wanted)
+        assert len(values) == len(wanted)
+        for name, id, found in zip(ids, wanted, values, strict=True):
+            check_value(name, found, self._there.get(id))
 
     @rule(handle=_HANDLES, group=_GROUPS)
     def list_keys(self, handle: int, group: int) -> None:

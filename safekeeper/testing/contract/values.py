@@ -6,7 +6,7 @@ import pytest
 
 from safekeeper.backend import MAX_VALUE_BYTES, Backend, Batch, CheckpointId
 from safekeeper.columns import Columns
-from safekeeper.testing.contract.base import Kit, Opener, delete, get, put, short
+from safekeeper.testing.contract.base import Kit, Opener, check_value, delete, get, put
 from safekeeper.testing.ids import AWKWARD_GROUPS, AWKWARD_KEYS
 
 
@@ -84,8 +84,7 @@ class ValuesContract(Kit):
         for turn, size in enumerate(sizes):
             value = bytes([turn]) * size
             put(store, id, value)
-            read = get(store, id)
-            assert read == value, f"{sizes[: turn + 1]}: {short([read, value])}"
+            check_value(f"after values of {sizes[: turn + 1]} bytes", get(store, id), value)
         assert set(store.keys(group)) == {b"key"}
 
     def test_a_read_keeps_the_order_and_answers_every_repetition(self, store: Backend, group: str) -> None:

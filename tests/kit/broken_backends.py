@@ -1,0 +1,403 @@
+"""A correct backend, `Sound`, and copies of it with one mistake each. The kit has to tell them apart.
+
+The mistakes are made around a file backend, so that each class shows its mistake and nothing else.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import ClassVar
+
+from safekeeper import Batch, CheckpointId, Receipt, Scope, Survives, Unavailable
+from safekeeper.backends.file import FileBackend
+
+os.fsync = lambda fd: None  # nobody cuts the power here: syncing would make the tests slow and find nothing
+
+
+class Sound(FileBackend):
+    """No mistake."""
+
+
+class WritesLate(FileBackend):
+    """Holds each batch back until the next one comes, or until it is closed."""
+
+    _held: Batch | None = None
+
+    def write(self, batch: Batch) -> Receipt:
+        self._held, before = batch, self._held
+        return super().write(before or Batch())
+
+    def close(self) -> None:
+        if self._held:
+            super().write(self._held)
+            self._held = None
+        super().close()
+
+
+class TakesUnreachableForAbsent(FileBackend):
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        try:
+            return super().read(ids)
+        except Unavailable:
+            return [None] * len(ids)
+
+
+class TakesUnreachableForEmpty(FileBackend):
+    def keys(self, group: str) -> Iterator[bytes]:
+        try:
+            yield from super().keys(group)
+        except Unavailable:
+            return
+
+
+class LeaksAnExceptionOfItsDriver(FileBackend):
+    def write(self, batch: Batch) -> Receipt:
+        try:
+            return super().write(batch)
+        except Unavailable as error:
+            raise error.__cause__ from None
+
+
+class ForgetsDeletesWhenClosed(FileBackend):
+    """Remembers what was deleted, instead of deleting it."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self._deleted: set[CheckpointId] = set()
+
+    def write(self, batch: Batch) -> Receipt:
+        self._deleted -= {id for id, value in batch.items() if value is not None}
+        self._deleted |= {id for id, value in batch.items() if value is None}
+        return super().write(Batch({id: value for id, value in batch.items() if value is not None}))
+
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        return [None if id in self._deleted else value for id, value in zip(ids, super().read(ids), strict=True)]
+
+    def keys(self, group: str) -> Iterator[bytes]:
+        return (key for key in super().keys(group) if CheckpointId(group, key) not in self._deleted)
+
+
+class TearsValues(FileBackend):
+    """Writes the first half of a value first."""
+
+    def write(self, batch: Batch) -> Receipt:
+        super().write(_changed(batch, value=lambda value: value[: len(value) // 2]))
+        time.sleep(0.001)
+        return super().write(batch)
+
+
+class ForgetsGroups(FileBackend):
+    """Lists the groups once and believes that for good."""
+
+    _known: list[str] | None = None
+
+    def groups(self) -> Iterator[str]:
+        self._known = self._known or list(super().groups())
+        for group in self._known:
+            self.check_open()
+            yield group
+
+
+class KeepsEmptyGroups(FileBackend):
+    """Lists what it has ever put, also after the last id is gone."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self._groups: set[str] = set()
+
+    def write(self, batch: Batch) -> Receipt:
+        self._groups |= {id.group for id, _ in batch.items()}
+        return super().write(batch)
+
+    def groups(self) -> Iterator[str]:
+        for group in {*super().groups(), *self._groups}:
+            self.check_open()
+            yield group
+
+
+class AnswersInItsOwnOrder(FileBackend):
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        return super().read(sorted(ids))
+
+
+class AnswersRepetitionsOnce(FileBackend):
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        return super().read(list(dict.fromkeys(ids)))
+
+
+class TakesAbsentForEmpty(FileBackend):
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        return [value or b"" for value in super().read(ids)]
+
+
+class TakesEmptyForAbsent(FileBackend):
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        return [value or None for value in super().read(ids)]
+
+
+class ChangesKeys(FileBackend):
+    """Not a mistake in itself; what the next ones have in common."""
+
+    @staticmethod
+    def change(key: bytes) -> bytes:
+        raise NotImplementedError
+
+    def write(self, batch: Batch) -> Receipt:
+        return super().write(_changed(batch, key=self.change))
+
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        return super().read([CheckpointId(id.group, self.change(id.key)) for id in ids])
+
+
+class FoldsCase(ChangesKeys):
+    change = staticmethod(bytes.lower)
+
+
+class DropsTrailingNuls(ChangesKeys):
+    change = staticmethod(lambda key: key.rstrip(b"\0"))
+
+
+class CutsLongKeys(ChangesKeys):
+    change = staticmethod(lambda key: key[:511])
+
+
+class RunsGroupAndKeyTogether(FileBackend):
+    """Makes one name of the two, with a slash between them."""
+
+    def write(self, batch: Batch) -> Receipt:
+        together = Batch()
+        for id, value in batch.items():
+            _add(together, self._together(id), value)
+        return super().write(together)
+
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        return super().read([self._together(id) for id in ids])
+
+    def keys(self, group: str) -> Iterator[bytes]:
+        start = f"{group}/".encode()
+        return (key.removeprefix(start) for key in super().keys("all") if key.startswith(start))
+
+    @staticmethod
+    def _together(id: CheckpointId) -> CheckpointId:
+        return CheckpointId("all", f"{id.group}/".encode() + id.key)
+
+
+class CutsLargeValues(FileBackend):
+    def write(self, batch: Batch) -> Receipt:
+        return super().write(_changed(batch, value=lambda value: value[: 1 << 24]))
+
+
+class AcknowledgesTooEarly(FileBackend):
+    """Gathers ten batches in memory and then writes them. All handles of the process share what was gathered."""
+
+    scope = Scope.PROCESS
+    _gathered: ClassVar[list[Batch]] = []
+    _gathering = threading.RLock()
+
+    def write(self, batch: Batch) -> Receipt:
+        self.check_open()
+        with self._gathering:
+            self._gathered.append(batch)
+            if len(self._gathered) >= 10:
+                self._write_gathered()
+        return Receipt(self.survives)
+
+    def _write_gathered(self) -> None:
+        while self._gathered:
+            super().write(self._gathered.pop(0))
+
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        with self._gathering:
+            self._write_gathered()
+            return super().read(ids)
+
+
+class LeavesALockBehind(FileBackend):
+    """Keeps other processes from writing by a file that nobody removes when its maker dies."""
+
+    def write(self, batch: Batch) -> Receipt:
+        self.check_open()
+        os.makedirs(self._root, exist_ok=True)
+        lock = self._root / "lock"
+        deadline = time.monotonic() + 1
+        while True:
+            try:
+                os.close(os.open(lock, os.O_CREAT | os.O_EXCL))
+                break
+            except FileExistsError:
+                if time.monotonic() > deadline:
+                    raise Unavailable(f"{lock}: somebody else is writing") from None
+        try:
+            return super().write(batch)
+        finally:
+            lock.unlink()
+
+
+class WorksAfterClosing(FileBackend):
+    def check_open(self) -> None:
+        self._open = True
+        super().check_open()
+
+
+class WorksAfterForking(FileBackend):
+    def check_open(self) -> None:
+        self._owner = os.getpid()
+        super().check_open()
+
+
+class BreaksTheParentFromAChild(FileBackend):
+    """Cleans up what its parent still uses."""
+
+    def close(self) -> None:
+        self._owner = os.getpid()
+        super().close()
+
+
+class ListsAfterClosing(FileBackend):
+    def keys(self, group: str) -> Iterator[bytes]:
+        return iter(list(super().keys(group)))
+
+
+class EndsAListingAtTheNextWrite(FileBackend):
+    _writes = 0  # of all handles
+
+    def write(self, batch: Batch) -> Receipt:
+        EndsAListingAtTheNextWrite._writes += 1
+        return super().write(batch)
+
+    def keys(self, group: str) -> Iterator[bytes]:
+        begun = self._writes
+        for key in super().keys(group):
+            if begun != self._writes:
+                return
+            yield key
+
+
+class TakesTheFirstOfEqualKeys(FileBackend):
+    def write(self, batch: Batch) -> Receipt:
+        if batch.columns is None:
+            return super().write(batch)
+        columns, first = batch.columns, dict[CheckpointId, bytes]()
+        for i in range(len(columns)):
+            first.setdefault(CheckpointId(columns.group, columns.keys[i]), columns.values[i])
+        return super().write(Batch(first))
+
+
+class MakesItsFolderWhenOpened(FileBackend):
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        with suppress(OSError):
+            os.makedirs(root, exist_ok=True)
+
+
+class IgnoresUnknownOptions(FileBackend):
+    @classmethod
+    def from_url(cls, url):
+        return cls(url.local_path())
+
+
+class RefusesEmptyBatches(FileBackend):
+    def write(self, batch: Batch) -> Receipt:
+        if not len(batch):
+            raise Unavailable("there is nothing to write")
+        return super().write(batch)
+
+
+class RefusesToDeleteWhatIsAbsent(FileBackend):
+    def write(self, batch: Batch) -> Receipt:
+        deleted = [id for id, value in batch.items() if value is None]
+        if None in super().read(deleted):
+            raise Unavailable("there is nothing to delete")
+        return super().write(batch)
+
+
+class PromisesLessThanItDeclares(FileBackend):
+    def write(self, batch: Batch) -> Receipt:
+        super().write(batch)
+        return Receipt(Survives.NOTHING)
+
+
+class RemembersWhatItRead(FileBackend):
+    """Never asks again for what was read or written by some handle in its process."""
+
+    _cache: ClassVar[dict[CheckpointId, bytes | None]] = {}
+
+    def write(self, batch: Batch) -> Receipt:
+        receipt = super().write(batch)
+        self._cache.update(batch.items())
+        return receipt
+
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        missing = [id for id in ids if id not in self._cache]
+        self._cache.update(zip(missing, super().read(missing), strict=True))
+        return [self._cache[id] for id in ids]
+
+
+class CountsItsOwnVersions(FileBackend):
+    """Gives each value a number of its own counting; the highest number wins, whoever counted."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self._number = 0
+
+    def write(self, batch: Batch) -> Receipt:
+        self._number += 1
+        ids = [id for id, _ in batch.items()]
+        newest = Batch()
+        for (id, value), old in zip(batch.items(), super().read(ids), strict=True):
+            if value is None or old is None or int(old[:8]) <= self._number:
+                _add(newest, id, None if value is None else b"%08d%b" % (self._number, value))
+        return super().write(newest)
+
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        return [None if value is None else value[8:] for value in super().read(ids)]
+
+
+class DropsWritesUnderWay(FileBackend):
+    """Writes nothing while another thread is writing."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self._writing = threading.Lock()
+
+    def write(self, batch: Batch) -> Receipt:
+        self.check_open()
+        if self._writing.acquire(blocking=False):
+            try:
+                time.sleep(0.001)
+                return super().write(batch)
+            finally:
+                self._writing.release()
+        return Receipt(self.survives)
+
+
+class SaysThatBatchesAreWhole(FileBackend):
+    """Writes one id after the other, and declares more."""
+
+    atomic_batch = True
+
+    def write(self, batch: Batch) -> Receipt:
+        receipt = Receipt(self.survives)
+        for id, value in batch.items():
+            one = Batch()
+            _add(one, id, value)
+            receipt = super().write(one)
+            time.sleep(0.001)
+        return receipt
+
+
+def _changed(
+    batch: Batch,
+    key: Callable[[bytes], bytes] = lambda key: key,
+    value: Callable[[bytes], bytes] = lambda value: value,
+) -> Batch:
+    changed = Batch()
+    for id, old in batch.items():
+        _add(changed, CheckpointId(id.group, key(id.key)), None if old is None else value(old))
+    return changed
+
+
+def _add(batch: Batch, id: CheckpointId, value: bytes | None) -> None:
+    batch.delete(id) if value is None else batch.put(id, value)

@@ -1,0 +1,121 @@
+"""The kit finds the mistakes it is there for: each backend of `broken_backends` fails the test named here."""
+
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from safekeeper.testing.entry_point import write_entry_points
+
+HERE = Path(__file__).parent
+
+CAUGHT_BY = {
+    "WritesLate": "test_what_was_written_is_read_here_and_by_another_handle",
+    "TakesUnreachableForAbsent": "test_a_store_that_cannot_be_reached_is_an_error_of_ours_and_not_empty[read]",
+    "TakesUnreachableForEmpty": "test_a_store_that_cannot_be_reached_is_an_error_of_ours_and_not_empty[keys]",
+    "LeaksAnExceptionOfItsDriver": "test_a_store_that_cannot_be_reached_is_an_error_of_ours_and_not_empty[write]",
+    "ForgetsDeletesWhenClosed": "test_a_deleted_id_is_absent_also_after_reopening",
+    "TearsValues": "test_readers_never_see_a_torn_value",
+    "ForgetsGroups": "test_a_group_exists_as_long_as_it_has_an_id",
+    "KeepsEmptyGroups": "test_a_group_exists_as_long_as_it_has_an_id",
+    "AnswersInItsOwnOrder": "test_a_read_keeps_the_order_and_answers_every_repetition",
+    "AnswersRepetitionsOnce": "test_a_read_keeps_the_order_and_answers_every_repetition",
+    "TakesAbsentForEmpty": "test_what_was_never_written_is_absent",
+    "TakesEmptyForAbsent": "test_a_value_of_no_bytes_is_not_absent",
+    "FoldsCase": "test_awkward_keys_do_not_collide",
+    "DropsTrailingNuls": "test_awkward_keys_do_not_collide",
+    "CutsLongKeys": "test_awkward_keys_do_not_collide",
+    "RunsGroupAndKeyTogether": "test_a_group_and_a_key_do_not_run_into_each_other",
+    "CutsLargeValues": "test_the_largest_value_comes_back_byte_for_byte",
+    "AcknowledgesTooEarly": "test_acknowledged_writes_survive_kill_9_at_any_moment",
+    "LeavesALockBehind": "test_acknowledged_writes_survive_kill_9_at_any_moment",
+    "WorksAfterClosing": "test_a_closed_handle_raises_closed[read]",
+    "WorksAfterForking": "test_a_forked_child_gets_closed_and_the_parent_goes_on",
+    "BreaksTheParentFromAChild": "test_a_forked_child_gets_closed_and_the_parent_goes_on",
+    "ListsAfterClosing": "test_an_iterator_begun_before_closing_raises_closed",
+    "EndsAListingAtTheNextWrite": "test_a_listing_that_was_begun_shows_what_stays_while_the_rest_changes",
+    "TakesTheFirstOfEqualKeys": "test_of_columns_the_last_value_of_a_key_counts",
+    "MakesItsFolderWhenOpened": "test_opening_and_reading_leave_no_trace",
+    "IgnoresUnknownOptions": "test_an_unknown_option_is_refused",
+    "RefusesEmptyBatches": "test_an_empty_batch_is_not_an_error_and_changes_nothing",
+    "RefusesToDeleteWhatIsAbsent": "test_deleting_what_is_not_there_is_not_an_error",
+    "PromisesLessThanItDeclares": "test_it_says_who_sees_a_write_and_what_a_write_survives",
+    "RemembersWhatItRead": "test_a_later_write_wins_whichever_process_made_it",
+    "CountsItsOwnVersions": "test_a_later_write_wins_whichever_handle_made_it",
+    "DropsWritesUnderWay": "test_threads_that_write_different_ids_do_not_disturb_each_other",
+    "SaysThatBatchesAreWhole": "test_a_batch_is_seen_whole",
+}
+
+CAUGHT_BY_THE_MODEL = (
+    "ForgetsDeletesWhenClosed",
+    "ForgetsGroups",
+    "KeepsEmptyGroups",
+    "AnswersInItsOwnOrder",
+    "AnswersRepetitionsOnce",
+    "TakesEmptyForAbsent",
+    "FoldsCase",
+    "DropsTrailingNuls",
+    "RemembersWhatItRead",
+    "CountsItsOwnVersions",
+    "TakesTheFirstOfEqualKeys",
+)
+MODEL = "test_any_history_through_several_handles_gives_what_a_dict_gives"
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory) -> dict[tuple[str, str], str]:
+    """What the kit said: class and test to "passed", "skipped" or the message. One process runs it all."""
+    folder = tmp_path_factory.mktemp("kit")
+    schemes = {name.lower(): f"broken_backends:{name}" for name in ["Sound", *CAUGHT_BY]}
+    write_entry_points(folder, schemes)
+    wanted = [("Sound", ""), *CAUGHT_BY.items(), *((name, MODEL) for name in CAUGHT_BY_THE_MODEL)]
+    tests = [f"{HERE}/check_broken_backends.py::Test{name}{test and '::'}{test}" for name, test in wanted]
+    path = os.pathsep.join([str(folder), str(HERE), *filter(None, sys.path)])
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={folder}/report.xml", *tests],
+        env={**os.environ, "PYTHONPATH": path, "SAFEKEEPER_TEST_LEVEL": ""},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.stdout + run.stderr
+    cases = ElementTree.parse(folder / "report.xml").iter("testcase")
+    return {(case.attrib["classname"].rpartition(".Test")[2], case.attrib["name"]): _outcome(case) for case in cases}
+
+
+def _outcome(case: ElementTree.Element) -> str:
+    if not len(case):
+        return "passed"
+    child = case[0]
+    return child.tag if child.tag != "failure" else child.attrib["message"]
+
+
+def test_a_sound_backend_passes(outcomes):
+    sound = {test: outcome for (name, test), outcome in outcomes.items() if name == "Sound"}
+    assert len(sound) > 100
+    assert {test: outcome for test, outcome in sound.items() if outcome not in ("passed", "skipped")} == {}
+
+
+@pytest.mark.parametrize(("name", "test"), tuple(CAUGHT_BY.items()), ids=CAUGHT_BY)
+def test_a_mistake_is_caught(outcomes, name, test):
+    _check_caught(outcomes[name, test])
+
+
+@pytest.mark.parametrize("name", CAUGHT_BY_THE_MODEL)
+def test_the_model_catches_it_too(outcomes, name):
+    _check_caught(outcomes[name, MODEL])
+
+
+def test_every_broken_backend_is_in_the_table():
+    source = (HERE / "broken_backends.py").read_text()
+    classes = re.findall(r"^class (\w+)\(", source, re.MULTILINE)
+    assert set(classes) == {*CAUGHT_BY, "Sound", "ChangesKeys"}
+
+
+def _check_caught(outcome):
+    assert outcome not in ("passed", "skipped", "error")
+    assert not re.match("NameError|AttributeError|TypeError", outcome), "the broken backend is broken in another way"
