@@ -1,7 +1,7 @@
 """Several stores, one workload, turn by turn: so that what else the machine does hits all of them alike.
 
-Every round runs every store with every number of threads once, in an order that is reversed from round to round. What
-is shown is the median of the rounds with the smallest and the largest, and percentiles over all rounds together.
+Every round runs every store with every number of threads once. What is shown is the median of the rounds with the
+smallest and the largest, and percentiles over all rounds together.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from statistics import median
 
-from safekeeper.backend import Backend, Scope, SupportsStats
-from safekeeper.bench.baselines import open_store
+from safekeeper.backend import Backend, SupportsStats, Survives
+from safekeeper.bench.baselines import Baseline, open_store
 from safekeeper.bench.driver import INTERRUPTED, Driver, Result
+from safekeeper.bench.interleave import Spread, interleave
 from safekeeper.bench.measurements import Latencies
 from safekeeper.bench.properties import Settings
 from safekeeper.bench.recover import Recovery, measure
@@ -42,20 +43,6 @@ class Sample:
     p99: int
     errors: int
     """Operations that did not end with `Return=OK`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A median and how far the rounds are apart."""
-
-    median: float
-    least: float
-    most: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value."""
-        return cls(median(values), min(values), max(values))
 
 
 @dataclass(slots=True)
@@ -130,16 +117,14 @@ def compare(
             for url in urls:
                 said(f"loading {url}")
                 _keep(found, url, _driver(settings, stores[url]).load)
-            for number in range(rounds):
-                for point in found.points if number % 2 == 0 else reversed(found.points):
-                    said(f"round {number + 1} of {rounds}: {point.url}, {point.threads} threads")
-                    _run(found, point, number, stores[point.url])
+            arms = {f"{p.url}, threads {p.threads}": partial(_run, found, p, stores[p.url], said) for p in found.points}
+            interleave(arms, rounds, workload, warm_up=False)
         except KeyboardInterrupt:
             found.partial = "interrupted"
         for url in urls:
             if (size := stored_bytes(url, stores[url])) is not None:
                 found.bytes_on_disk[url] = size
-        to_recover = [url for url in urls if stores[url].scope >= Scope.HOST and url not in found.failed]
+        to_recover = [url for url in urls if _can_recover(stores[url]) and url not in found.failed]
     if recover and not found.partial:
         for url in to_recover:
             said(f"recovering {url}")
@@ -147,22 +132,28 @@ def compare(
     return found
 
 
+def _can_recover(store: Backend) -> bool:
+    return Survives.PROCESS in store.survives and not isinstance(store, Baseline)
+
+
 def _driver(settings: Settings, store: Backend) -> Driver:
     return Driver(Workload(settings), store, open_sessions=SESSIONS[settings.driver])
 
 
-def _run(found: Comparison, point: Point, number: int, store: Backend) -> None:
+def _run(found: Comparison, point: Point, store: Backend, said: Callable[[str], object]) -> float:
+    """One round of one point. Return its throughput, 0 if the store has failed."""
     settings = dataclasses.replace(found.settings, threadcount=point.threads)
+    said(f"round {len(point.samples) + 1}: {point.url}, threads {point.threads}")
     result = _keep(found, point.url, _driver(settings, store).run)
-    if result is None or not result.operations:
-        return
+    if result is None:
+        return 0.0
     latencies = all_operations(result)
     point.latencies.add(latencies)
     point.samples.append(
         Sample(
             url=point.url,
             threads=point.threads,
-            round=number,
+            round=len(point.samples),
             throughput=result.throughput,
             mean=latencies.mean,
             p50=latencies.percentile(50),
@@ -171,6 +162,7 @@ def _run(found: Comparison, point: Point, number: int, store: Backend) -> None:
             errors=sum(count for (_, code), count in result.measurements.returns.items() if code != "OK"),
         )
     )
+    return result.throughput
 
 
 def _keep(found: Comparison, url: str, run: Callable[[], Result]) -> Result | None:

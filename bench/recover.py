@@ -19,8 +19,8 @@ from typing import Literal
 
 import numpy as np
 
-from safekeeper.backend import Batch, CheckpointId, Scope
-from safekeeper.bench.baselines import BASELINES, open_store
+import safekeeper
+from safekeeper.backend import Batch, CheckpointId, Survives
 from safekeeper.columns import Columns
 from safekeeper.errors import BadUrl, SafekeeperError, Unavailable
 from safekeeper.keeper import SafeKeeper
@@ -50,10 +50,10 @@ class Recovery:
 
 
 def measure(url: str, sizes: Sequence[int], *, value_size: int = 70, end: End = "close") -> Iterator[Recovery]:
-    """Fill the store to each of *sizes* and recover it. Raise `BadUrl` for a store that no other process sees."""
-    with open_store(url) as store:
-        if store.scope < Scope.HOST:
-            raise BadUrl(f"{url}: no other process sees this store, so there is nothing to recover")
+    """Fill the store to each of *sizes* and recover it. Raise `BadUrl` for a store that ends with its process."""
+    with safekeeper.open(url) as store:
+        if Survives.PROCESS not in store.survives:
+            raise BadUrl(f"{url}: nothing in this store outlives its process, so there is nothing to recover")
         filled = sum(1 for _ in set(store.keys(GROUP)))
     for size in sorted(set(sizes)):
         if size < filled:
@@ -81,7 +81,7 @@ def _child(*arguments: str) -> str:
 
 def _fill(url: str, first: int, last: int, value_size: int, end: End) -> None:
     value = np.random.default_rng(0).bytes(value_size)
-    with open_store(url) as store:
+    with safekeeper.open(url) as store:
         for start in range(first, last, _BATCH):
             keys = [b"%012d" % number for number in range(start, min(start + _BATCH, last))]
             store.write(Batch.of_columns(Columns.of(GROUP, keys, [value] * len(keys))))
@@ -90,11 +90,10 @@ def _fill(url: str, first: int, last: int, value_size: int, end: End) -> None:
 
 
 def _recover(url: str) -> Recovery:
-    if (scheme := Url.parse(url).scheme) not in BASELINES:
-        backend_class(scheme)  # the import is no part of opening
+    backend_class(Url.parse(url).scheme)  # the import is no part of opening
     before = _memory("VmRSS")
     started = time.perf_counter()
-    with open_store(url) as store:
+    with safekeeper.open(url) as store:
         store.read([CheckpointId(GROUP, b"%012d" % 0)])
         opened = time.perf_counter()
         open_bytes = _memory("VmRSS") - before

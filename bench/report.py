@@ -13,7 +13,7 @@ from importlib import resources
 from rich.table import Table
 
 from safekeeper.bench import svg
-from safekeeper.bench.compare import Comparison, Point, Sample, Spread
+from safekeeper.bench.compare import Comparison, Point, Sample
 from safekeeper.bench.machine import Machine
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9, 99.99)
@@ -22,7 +22,7 @@ PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9, 99.99)
 def to_table(comparison: Comparison) -> Table:
     """For a terminal: one line for each store and number of threads."""
     table = Table(box=None, header_style="bold")
-    for name in ("store", "threads", "operations/s", "(least to most)", "mean", "95 %", "99 %", "errors"):
+    for name in ("store", "threads", "operations/s", "(low to high)", "mean", "95 %", "99 %", "errors"):
         table.add_column(name, justify="left" if name == "store" else "right", overflow="fold")
     for cells in _rows(comparison):
         table.add_row(*cells)
@@ -38,7 +38,7 @@ def _rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
                 point.url,
                 str(point.threads),
                 f"{rate.median:,.0f}",
-                f"{rate.least:,.0f} to {rate.most:,.0f}",
+                f"{rate.low:,.0f} to {rate.high:,.0f}",
                 *(milliseconds(time) for time in times),
                 str(point.errors),
             )
@@ -61,15 +61,12 @@ def to_csv(comparison: Comparison) -> str:
 def to_json(comparison: Comparison, machine: Machine) -> str:
     """Everything, for other programs; times are nanoseconds, those of recoveries seconds."""
 
-    def spread(one: Spread) -> dict[str, float]:
-        return asdict(one)
-
     points = [
         {
             "url": point.url,
             "threads": point.threads,
-            "throughput": spread(point.throughput),
-            "mean": spread(point.mean),
+            "throughput": asdict(point.throughput),
+            "mean": asdict(point.mean),
             "percentiles": {f"{percent:g}": point.latencies.percentile(percent) for percent in PERCENTILES},
             "errors": point.errors,
             "rounds": [asdict(sample) for sample in point.samples],
@@ -120,7 +117,7 @@ def _sections(comparison: Comparison, machine: Machine) -> Iterator[str]:
     if comparison.bytes_on_disk:
         yield _figure("Bytes stored", _sizes(comparison), "At the end of all rounds, dead values included.")
     yield "</div><h2>Numbers</h2>"
-    header = ("store", "threads", "operations/s", "least to most", "mean", "95 %", "99 %", "errors")
+    header = ("store", "threads", "operations/s", "low to high", "mean", "95 %", "99 %", "errors")
     yield _html_table(header, list(_rows(comparison)))
 
 

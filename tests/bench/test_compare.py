@@ -15,16 +15,17 @@ from safekeeper.errors import BadUrl, Unavailable
 SETTINGS = Settings(recordcount=20, operationcount=60, fieldlength=5, updateproportion=0.9, readproportion=0.1)
 
 
-def test_every_store_runs_with_every_number_of_threads_in_every_round_and_order_alternates(tmp_path):
+def test_every_store_runs_with_every_number_of_threads_in_every_round_in_changing_order(tmp_path):
     said = []
-    urls = [f"file://{tmp_path}/file", f"sqlite://{tmp_path}/sqlite"]
+    urls = [f"file://{tmp_path}/file", f"log://{tmp_path}/log"]
     found = compare(urls, SETTINGS, threads=[1, 3], rounds=2, recover=[4, 8], said=said.append)
     assert [(point.url, point.threads, len(point.samples)) for point in found.points] == [
         (url, threads, 2) for threads in (1, 3) for url in urls
     ]
     assert all(point.latencies.count == 120 and point.errors == 0 for point in found.points)
     rounds = [line.partition(": ")[2] for line in said if line.startswith("round")]
-    assert rounds[4:] == rounds[:4][::-1]
+    assert sorted(rounds[:4]) == sorted(rounds[4:])
+    assert rounds[:4] != rounds[4:]
     assert {url: [one.ids for one in found.recoveries[url]] for url in urls} == {url: [4, 8] for url in urls}
     assert all(found.bytes_on_disk[url] > 0 for url in urls)
 
@@ -71,7 +72,7 @@ def test_csv_and_json_hold_every_round():
     data = json.loads(to_json(found, Machine.here()))
     assert [point["threads"] for point in data["points"]] == [1, 2]
     first = data["points"][0]
-    assert first["throughput"]["least"] <= first["throughput"]["median"] <= first["throughput"]["most"]
+    assert first["throughput"]["low"] <= first["throughput"]["median"] <= first["throughput"]["high"]
     assert len(first["rounds"]) == 3
     assert data["settings"]["recordcount"] == 20
     assert data["machine"]["versions"]["safekeeper"]

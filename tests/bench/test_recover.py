@@ -15,8 +15,8 @@ def test_every_size_is_filled_and_recovered(tmp_path, end):
         assert len(set(store.keys(GROUP))) == 20
 
 
-def test_a_store_that_nobody_else_sees_is_refused():
-    with pytest.raises(BadUrl, match="no other process sees this store"):
+def test_a_store_that_ends_with_its_process_is_refused():
+    with pytest.raises(BadUrl, match="nothing in this store outlives its process"):
         next(measure("memory:", [1]))
 
 
