@@ -21,7 +21,7 @@ from safekeeper.bench.properties import BadProperty, Settings, guess, load_file,
 from safekeeper.errors import BadUrl
 
 if TYPE_CHECKING:
-    from safekeeper.bench.driver import Result
+    from safekeeper.bench.driver import Phase, Result
 
 app = typer.Typer(
     help="Measure stores with YCSB's workloads.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
@@ -39,6 +39,13 @@ Assignments = Annotated[
 Threads = Annotated[int | None, typer.Option("--threads", metavar="N", help="The property threadcount.")]
 Target = Annotated[float | None, typer.Option("--target", metavar="OPS", help="The property target: operations/s.")]
 Async = Annotated[bool, typer.Option("--async", help="The property driver=async: save through a SafeKeeper.")]
+Processes = Annotated[
+    int, typer.Option("--processes", min=1, metavar="N", help="Run from so many processes, each with its threads.")
+]
+Spark = Annotated[str | None, typer.Option("--spark", metavar="MASTER", help="Run from the executors of a Spark.")]
+Clients = Annotated[
+    int, typer.Option("--clients", min=1, metavar="N", help="With --spark: from so many tasks at once.")
+]
 Status = Annotated[bool, typer.Option("-s", help="Print a status line every status.interval seconds.")]
 
 
@@ -81,10 +88,14 @@ def load(
     threads: Threads = None,
     target: Target = None,
     through_keeper: Async = False,
+    processes: Processes = 1,
+    spark: Spark = None,
+    clients: Clients = 2,
     status: Status = False,
 ) -> None:
     """Insert the records of a workload."""
-    _measure("load", url, settings_of(file, property, threads, target, through_keeper), status)
+    settings = settings_of(file, property, threads, target, through_keeper)
+    _measure("load", url, settings, status=status, processes=processes, spark=spark, clients=clients)
 
 
 @app.command()
@@ -95,22 +106,30 @@ def run(
     threads: Threads = None,
     target: Target = None,
     through_keeper: Async = False,
+    processes: Processes = 1,
+    spark: Spark = None,
+    clients: Clients = 2,
     status: Status = False,
 ) -> None:
     """Do the operations of a workload on records that were loaded before."""
-    _measure("run", url, settings_of(file, property, threads, target, through_keeper), status)
+    settings = settings_of(file, property, threads, target, through_keeper)
+    _measure("run", url, settings, status=status, processes=processes, spark=spark, clients=clients)
 
 
-def _measure(phase: str, url: str, settings: Settings, status: bool) -> None:
+def _measure(
+    phase: Phase, url: str, settings: Settings, *, status: bool, processes: int, spark: str | None, clients: int
+) -> None:
     require_histograms()
-    from safekeeper.bench.baselines import open_store
-    from safekeeper.bench.driver import Driver
-    from safekeeper.bench.through_keeper import SESSIONS
-    from safekeeper.bench.workload import Workload
+    from safekeeper.bench.on_spark import run_on_spark
+    from safekeeper.bench.shares import Share, run_in_processes
 
-    with open_store(store_url(url, settings)) as store:
-        driver = Driver(Workload(settings), store, open_sessions=SESSIONS[settings.driver], status=status)
-        result = driver.load() if phase == "load" else driver.run()
+    share = Share(store_url(url, settings), phase, settings)
+    if spark is not None:
+        result = run_on_spark(share, spark, clients)
+    elif processes > 1:
+        result = run_in_processes(share, processes)
+    else:
+        result = share.run(status=status)
     _print_result(result, settings)
     if result.partial:
         raise typer.Exit(1)

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from safekeeper.bench.driver import Result
-from safekeeper.bench.measurements import Latencies, Row
+from safekeeper.bench.measurements import Latencies
 from safekeeper.bench.properties import Exporter
+from safekeeper.metrics import Histogram, Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One number: `[READ], AverageLatency(us), 12.5`."""
+
+    metric: str
+    measurement: str
+    value: int | float
 
 
 def rows(result: Result, percentiles: tuple[float, ...]) -> Iterator[Row]:
@@ -25,7 +35,8 @@ def rows(result: Result, percentiles: tuple[float, ...]) -> Iterator[Row]:
         for (of, code), count in sorted(returns.items()):
             if of == name:
                 yield Row(name, f"Return={code}", count)
-    yield from result.measurements.beside
+    if result.measurements.keeper is not None:
+        yield from _keeper_rows(result.measurements.keeper, percentiles)
 
 
 def _latency_rows(name: str, latencies: Latencies, percentiles: tuple[float, ...]) -> Iterator[Row]:
@@ -35,6 +46,20 @@ def _latency_rows(name: str, latencies: Latencies, percentiles: tuple[float, ...
     yield Row(name, "MaxLatency(us)", latencies.most // 1000)
     for percent in percentiles:
         yield Row(name, f"{_ordinal(percent)}PercentileLatency(us)", latencies.percentile(percent) // 1000)
+
+
+def _keeper_rows(metrics: Metrics, percentiles: tuple[float, ...]) -> Iterator[Row]:
+    """What a keeper measured itself. Its percentiles are bounds: at most twice too high."""
+    for name in ("saves", "stored", "superseded", "dropped", "rejected", "expired", "failed", "batches", "retries"):
+        yield Row("KEEPER", name.capitalize(), getattr(metrics, name))
+    yield Row("KEEPER", "BytesWritten", metrics.bytes_written)
+    for name in ("serialization_wait", "serialize", "storage_wait", "store", "sync"):
+        histogram: Histogram = getattr(metrics, name)
+        metric = f"KEEPER-{name.upper().replace('_', '-')}"
+        yield Row(metric, "Operations", histogram.count)
+        yield Row(metric, "AverageLatency(us)", histogram.mean * 1e6)
+        for percent in percentiles:
+            yield Row(metric, f"{percent:g}PercentileBound(us)", int(histogram.quantile(percent / 100) * 1e6))
 
 
 def _ordinal(percent: float) -> str:

@@ -6,15 +6,18 @@ histograms now and then.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
 from hdrh.histogram import HdrHistogram  # type: ignore[import-untyped]
 from numpy.typing import NDArray
+
+from safekeeper.errors import SafekeeperError
+from safekeeper.metrics import Histogram, Metrics
 
 _LONGEST = 3600 * 10**9  # nanoseconds
 _DIGITS = 3
@@ -82,13 +85,7 @@ class Latencies:
         self._sum, self._least, self.most = state[1:]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One number of a result: `[READ], AverageLatency(us), 12.5`."""
-
-    metric: str
-    measurement: str
-    value: int | float
+_State = tuple[dict[str, Latencies], Counter[tuple[str, str]], str, Metrics | None]
 
 
 class Measurements:
@@ -102,8 +99,8 @@ class Measurements:
         """How many operations of each kind ended with which of YCSB's return codes."""
         self.first_error: Exception | None = None
         """The first failure of the store, for a message."""
-        self.beside: list[Row] = []
-        """Numbers that are not latencies of operations."""
+        self.keeper: Metrics | None = None
+        """What the keeper measured itself, if there was one."""
 
     def add(self, name: str, nanoseconds: NDArray[np.int64], returns: int) -> None:
         """Count latencies of *name*; so many of them also count as `Return=OK`."""
@@ -131,14 +128,38 @@ class Measurements:
         with self._lock:
             return dict(self._folded)
 
+    def __getstate__(self) -> _State:
+        """For another process; of the first error only its message goes there."""
+        return self.totals(), self.returns, str(self.first_error or ""), self.keeper
+
+    def __setstate__(self, state: _State) -> None:
+        self.__init__()  # type: ignore[misc]
+        self._folded, self.returns, error, self.keeper = state
+        self.first_error = SafekeeperError(error) if error else None
+
     def merge(self, other: Measurements) -> None:
         """Count everything that *other* has, exactly."""
         self.take_interval()
         for name, latencies in other.totals().items():
             self._folded.setdefault(name, Latencies()).add(latencies)
         self.returns.update(other.returns)
-        self.beside += other.beside
+        self.keeper = _sum(self.keeper, other.keeper)
         self.first_error = self.first_error or other.first_error
+
+
+def _sum(one: Metrics | None, other: Metrics | None) -> Metrics | None:
+    """What two keepers measured together."""
+    if one is None or other is None:
+        return one or other
+    together = one.copy()
+    for field in dataclasses.fields(Metrics):
+        mine, yours = getattr(together, field.name), getattr(other, field.name)
+        if isinstance(mine, Histogram):
+            mine.counts = [a + b for a, b in zip(mine.counts, yours.counts, strict=True)]
+            mine.total += yours.total
+        else:
+            setattr(together, field.name, mine + yours)
+    return together
 
 
 class Recorder:

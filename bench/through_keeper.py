@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from time import perf_counter_ns as now
 
 from safekeeper.backend import Backend, CheckpointId, Receipt
-from safekeeper.bench.measurements import Measurements, Recorder, Row
+from safekeeper.bench.measurements import Measurements, Recorder
 from safekeeper.bench.properties import DriverKind
 from safekeeper.bench.session import OpenSessions, Session, Timer, direct_sessions
 from safekeeper.bench.workload import Source, Workload
 from safekeeper.errors import QueueFull
 from safekeeper.keeper import SafeKeeper
-from safekeeper.metrics import Histogram, Metrics
 from safekeeper.queue import Bounds
 from safekeeper.ticket import Ticket
 
@@ -75,21 +74,7 @@ def keeper_sessions(
         yield list(sessions)
     for session in sessions:  # a flush waits for completions; the last callbacks come a moment later
         session.recorder.fold()
-    measurements.beside += rows_of(keeper.metrics(), settings.percentiles)
-
-
-def rows_of(metrics: Metrics, percentiles: tuple[float, ...]) -> Iterator[Row]:
-    """What a keeper measured itself. Its percentiles are bounds: at most twice too high."""
-    for name in ("saves", "stored", "superseded", "dropped", "rejected", "expired", "failed", "batches", "retries"):
-        yield Row("KEEPER", name.capitalize(), getattr(metrics, name))
-    yield Row("KEEPER", "BytesWritten", metrics.bytes_written)
-    for name in ("serialization_wait", "serialize", "storage_wait", "store", "sync"):
-        histogram: Histogram = getattr(metrics, name)
-        metric = f"KEEPER-{name.upper().replace('_', '-')}"
-        yield Row(metric, "Operations", histogram.count)
-        yield Row(metric, "AverageLatency(us)", histogram.mean * 1e6)
-        for percent in percentiles:
-            yield Row(metric, f"{percent:g}PercentileBound(us)", int(histogram.quantile(percent / 100) * 1e6))
+    measurements.keeper = keeper.metrics()
 
 
 SESSIONS: dict[DriverKind, OpenSessions] = {"sync": direct_sessions, "async": keeper_sessions}
