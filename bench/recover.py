@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -49,8 +49,13 @@ class Recovery:
     """At the most, while all states were read one after the other and none was kept."""
 
 
-def measure(url: str, sizes: Sequence[int], *, value_size: int = 70, end: End = "close") -> Iterator[Recovery]:
-    """Fill the store to each of *sizes* and recover it. Raise `BadUrl` for a store that ends with its process."""
+def measure(
+    url: str, sizes: Sequence[int], *, value_size: int = 70, end: End = "close", only_open: bool = False
+) -> Iterator[Recovery]:
+    """Fill the store to each of *sizes* and recover it, or *only_open* it.
+
+    Raise `BadUrl` for a store that ends with its process, `Unavailable` for one that does not give everything back.
+    """
     with safekeeper.open(url) as store:
         if Survives.PROCESS not in store.survives:
             raise BadUrl(f"{url}: nothing in this store outlives its process, so there is nothing to recover")
@@ -60,8 +65,10 @@ def measure(url: str, sizes: Sequence[int], *, value_size: int = 70, end: End = 
             raise BadUrl(f"{url} has {filled} ids in the group {GROUP!r} already: take an empty store")
         _child("fill", url, str(filled), str(size), str(value_size), end)
         filled = size
-        recovery = Recovery(**json.loads(_child("recover", url)))
-        if recovery.ids != size:
+        recovery = Recovery(**json.loads(_child("open" if only_open else "recover", url)))
+        if only_open:
+            recovery = replace(recovery, ids=size)
+        elif recovery.ids != size:
             raise Unavailable(f"{url} gave back {recovery.ids} of {size} ids: what it acknowledged is not all there")
         yield recovery
 
@@ -89,7 +96,7 @@ def _fill(url: str, first: int, last: int, value_size: int, end: End) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _recover(url: str) -> Recovery:
+def _recover(url: str, *, only_open: bool) -> Recovery:
     backend_class(Url.parse(url).scheme)  # the import is no part of opening
     before = _memory("VmRSS")
     started = time.perf_counter()
@@ -97,10 +104,12 @@ def _recover(url: str) -> Recovery:
         store.read([CheckpointId(GROUP, b"%012d" % 0)])
         opened = time.perf_counter()
         open_bytes = _memory("VmRSS") - before
-        keys = sum(1 for _ in store.keys(GROUP))
+        if only_open:
+            return Recovery(0, opened - started, open_bytes, 0.0, 0.0, _memory("VmHWM") - before)
+        sum(1 for _ in store.keys(GROUP))
         listed = time.perf_counter()
         with SafeKeeper(store, serializer=None) as keeper:
-            ids = sum(1 for _ in keeper.recover(GROUP)) if keys else 0
+            ids = sum(1 for _ in keeper.recover(GROUP))
         done = time.perf_counter()
     return Recovery(ids, opened - started, open_bytes, listed - opened, done - listed, _memory("VmHWM") - before)
 
@@ -117,7 +126,7 @@ def _main(command: str, url: str, *arguments: str) -> None:
             first, last, value_size = map(int, arguments[:3])
             _fill(url, first, last, value_size, "kill" if arguments[3] == "kill" else "close")
         else:
-            print(json.dumps(asdict(_recover(url))))
+            print(json.dumps(asdict(_recover(url, only_open=command == "open"))))
     except SafekeeperError as error:
         sys.exit(str(error))
 

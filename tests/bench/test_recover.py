@@ -25,3 +25,9 @@ def test_a_store_with_more_ids_than_asked_for_is_refused(tmp_path):
     assert len(list(measure(url, [5]))) == 1
     with pytest.raises(BadUrl, match="has 5 ids"):
         next(measure(url, [3]))
+
+
+def test_opening_alone_can_be_measured(tmp_path):
+    (one,) = measure(f"file://{tmp_path}/store", [5], only_open=True)
+    assert (one.ids, one.list_seconds, one.recover_seconds) == (5, 0, 0)
+    assert one.open_seconds > 0
