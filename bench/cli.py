@@ -161,16 +161,18 @@ def recover(
     ids: Annotated[str, typer.Option(help="The numbers of ids to measure at.")] = "1000,10000,100000",
     value_size: Annotated[int, typer.Option(min=0, help="Bytes of each state.")] = 70,
     kill: Annotated[bool, typer.Option("--kill", help="Kill the process that fills the store.")] = False,
+    only_open: Annotated[bool, typer.Option("--only-open", help="Do not list and read everything.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure time and memory to open a store and read everything back, against the number of ids.
 
     The ids go to the group 'recover' of the store and stay there.
     """
-    from safekeeper.bench.recover import measure
+    from safekeeper.bench.recover import End, measure
 
     found = []
-    for one in measure(url, numbers(ids, "--ids"), value_size=value_size, end="kill" if kill else "close"):
+    end: End = "kill" if kill else "close"
+    for one in measure(url, numbers(ids, "--ids"), value_size=value_size, end=end, only_open=only_open):
         found.append(one)
         if not as_json:
             say(f"{one.ids:,} ids done")
@@ -224,6 +226,27 @@ def compare(
     if found.partial:
         say(f"PARTIAL RESULTS, {found.partial}")
     if found.partial or found.failed:
+        raise typer.Exit(1)
+
+
+@app.command("all")
+def everything(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter rounds.")] = False,
+    output: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/benchmarks.md"),
+) -> None:
+    """Run every benchmark that comes with safekeeper and write a page with the results."""
+    require_histograms()
+    from safekeeper.bench.everything import page, run_all
+    from safekeeper.bench.machine import Machine
+
+    outcomes = run_all(quick=quick, said=say)
+    write_file(output, page(outcomes, Machine.here(), quick=quick))
+    for outcome in outcomes:
+        for goal in outcome.goals:
+            print(f"{outcome.script.name}: {goal}")
+        if outcome.failure:
+            say(f"{outcome.script.name} did not run to its end: {outcome.failure}")
+    if any(outcome.failure for outcome in outcomes):
         raise typer.Exit(1)
 
 
