@@ -30,7 +30,7 @@ from safekeeper.backend import (
     Stats,
     Survives,
 )
-from safekeeper.backends.local import os_errors_as_unavailable, survives_on
+from safekeeper.backends.local import os_errors_as_unavailable, survives_on, unavailable
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.shared import Log, share, unshare
@@ -68,21 +68,26 @@ class LogBackend(Backend):
 
     def write(self, batch: Batch) -> Receipt:
         self.check_open()
-        with os_errors_as_unavailable(self._root):
-            log = self._shared(create=True) if len(batch) else None
-            seconds = log.write(batch) if log else 0.0
-        return Receipt(self.survives, seconds)
+        if not len(batch):
+            return Receipt(self.survives)
+        try:
+            log = self._log or self._shared(create=True)
+            return Receipt(self.survives, log.write(batch))
+        except OSError as error:
+            raise unavailable(self._root, error) from error
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         self.check_open()
-        with os_errors_as_unavailable(self._root):
-            log = self._shared()
+        try:
+            log = self._log or self._find()
             return log.store.read(ids) if log else [None] * len(ids)
+        except OSError as error:
+            raise unavailable(self._root, error) from error
 
     def keys(self, group: str) -> Iterator[bytes]:
         self.check_open()
         with os_errors_as_unavailable(self._root):
-            log = self._shared()
+            log = self._find()
             for key in log.store.keys(group) if log else ():
                 self.check_open()
                 yield key
@@ -90,7 +95,7 @@ class LogBackend(Backend):
     def groups(self) -> Iterator[str]:
         self.check_open()
         with os_errors_as_unavailable(self._root):
-            log = self._shared()
+            log = self._find()
             for group in log.store.groups() if log else ():
                 self.check_open()
                 yield group
@@ -99,13 +104,13 @@ class LogBackend(Backend):
         """Rewrite whatever has a dead record, as fast as it goes. It makes this process the writer."""
         self.check_open()
         with os_errors_as_unavailable(self._root):
-            log = self._shared()
+            log = self._find()
             return log.compact() if log else Compaction(0, 0)
 
     def stats(self) -> Stats:
         self.check_open()
         with os_errors_as_unavailable(self._root):
-            log = self._shared()
+            log = self._find()
             return log.stats() if log else Stats(0, 0)
 
     def verify(self) -> Iterator[Damage]:
@@ -115,17 +120,19 @@ class LogBackend(Backend):
                 self.check_open()
                 yield damage
 
-    def _shared(self, create: bool = False) -> Log | None:
+    def _find(self) -> Log | None:
         """The log behind this handle; None if there is no such folder, which then has nothing in it."""
-        if self._log is not None:
-            return self._log
+        with suppress(FileNotFoundError):
+            return self._shared(create=False)
+        return None
+
+    def _shared(self, create: bool) -> Log:
         with self._lock:
             self.check_open()
-            if create:
-                self._files.make_folder(self._root)
             if self._log is None:
-                with suppress(FileNotFoundError):
-                    self._log = share(self._root, self._options, self._files)
+                if create:
+                    self._files.make_folder(self._root)
+                self._log = share(self._root, self._options, self._files)
             return self._log
 
     def close(self) -> None:

@@ -14,10 +14,10 @@ from threading import Lock
 from typing import Final
 
 from safekeeper.backends.local import os_errors_as_unavailable
-from safekeeper.backends.log.blocks import Prepared, blocks_of
+from safekeeper.backends.log.blocks import Block, ColumnBlock, RecordBlock
 from safekeeper.backends.log.claim import claiming, next_epoch, release, take_lock
 from safekeeper.backends.log.files import Buffer
-from safekeeper.backends.log.format import MAX_OFFSET, SEGMENT_HEAD, encode_segment_head
+from safekeeper.backends.log.format import MAX_OFFSET, SEGMENT_HEAD, Entry, encode_segment_head
 from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.index import Index
 from safekeeper.backends.log.index_file import IndexTable
@@ -25,6 +25,7 @@ from safekeeper.backends.log.manifest import Manifest, SegmentEntry
 from safekeeper.backends.log.recovery import Counts, State, load
 from safekeeper.backends.log.segment import Segment
 from safekeeper.backends.log.store import Store
+from safekeeper.columns import Columns
 from safekeeper.errors import Closed, TooLarge, Unavailable
 
 _JOINED: Final = 256 << 10  # up to here one copy is cheaper than many buffers for the kernel
@@ -117,41 +118,64 @@ class Appender:
 
     # --- appending ----------------------------------------------------------------------------------------------------
 
-    def append(self, batches: list[Prepared]) -> float:
-        """Append *batches*, durable with `sync=always`, and let readers see them; how many seconds the sync took."""
+    def append(self, entries: list[Entry], columns: list[Columns]) -> float:
+        """Append *entries* as one block and each of *columns* as one, and let readers see them. Durable with `sync=always`.
+
+        It returns how many seconds the sync took.
+        """
         if self._closed:
             raise Closed(f"{self._store.root} was closed: open it again")
         if self._broken is not None:
             raise Unavailable(self._broken)
-        blocks = blocks_of(batches, self._given + 1, self.epoch)
-        self._given += len(blocks)
-        size = sum(block.size for block in blocks)
+        blocks = self._encode(entries, columns)
+        size = sum([block.size for block in blocks])
         if size > MAX_OFFSET:
             raise TooLarge(f"a batch has at most {MAX_OFFSET} bytes, this one has {size}: split it")
         segment = self._segment
         if segment is None or (self._end > SEGMENT_HEAD.size and self._end + size > self._store.options.segment):
             segment = self._begin_segment()
         parts: list[Buffer] = []
-        end = self._end
+        start = end = self._end
         for block in blocks:
             parts += block.parts(segment.nonce, end, self._synced)
             end += block.size
         seconds = self._write(parts, end) if self._always else self._keep(parts)
+        try:
+            self._install(blocks, segment, start)
+        except BaseException:
+            self._install(
+                blocks, segment, start
+            )  # a signal in the middle: it is in the log, so it must be in the index
+            raise
+        if not self._always and len(self._buffer) >= _BUFFERED:
+            self.flush()
+        return seconds
+
+    def _encode(self, entries: list[Entry], columns: list[Columns]) -> list[Block]:
+        blocks: list[Block] = []
+        if entries:
+            self._given += 1
+            blocks.append(RecordBlock(entries, self._given, self.epoch))
+        for batch in columns:
+            self._given += 1
+            blocks.append(ColumnBlock(batch, self._given, self.epoch))
+        return blocks
+
+    def _install(self, blocks: list[Block], segment: Segment, start: int) -> None:
+        """Let readers see *blocks*, which begin at *start*."""
+        offset = start
         with self._store.lock:
             state = self._store.state
             for block in blocks:
-                block.install(state, segment.number, self._end)
-                self._end += block.size
+                block.install(state, segment.number, offset)
+                offset += block.size
+                self.records += block.count
             self._appended = state.sequence = self._given
-            state.tail = end
-        self.appended += size
-        self.records += sum(block.count for block in blocks)
+            self._end = state.tail = offset
+        self.appended += offset - start
         if self._always:
             self._flushed = self._synced = self._appended
-            self._head.publish(self._flushed, self._synced)
-        elif len(self._buffer) >= _BUFFERED:
-            self.flush()
-        return seconds
+            self._head.publish(self._appended, self._appended)
 
     def _write(self, parts: list[Buffer], end: int) -> float:
         if end - self._end <= _JOINED:
@@ -173,18 +197,20 @@ class Appender:
     def _keep(self, parts: list[Buffer]) -> float:
         """Put blocks into the buffer, where readers in this process see them."""
         assert self._segment is not None
-        if not self._buffer:
+        if self._segment.pending is None:
+            self._buffer = bytearray()
             self._segment.pending = (self._end, self._buffer)
-        for part in parts:
-            self._buffer += part
+        start = self._segment.pending[0]
+        self._buffer[self._end - start :] = b"".join(parts)
         return 0.0
 
     def flush(self) -> None:
         """Hand the buffer to the kernel: from then on a killed process loses nothing of it."""
-        if not self._buffer or self._segment is None:
+        if self._segment is None or self._segment.pending is None:
             return
+        start, buffer = self._segment.pending
         with self._breaking():
-            self._files.write(self._fd, [self._buffer], self._end - len(self._buffer))
+            self._files.write(self._fd, [buffer], start)
         self._segment.pending = None
         self._buffer = bytearray()
         self._flushed = self._appended

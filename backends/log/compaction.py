@@ -22,7 +22,6 @@ from safekeeper.backends.log.format import (
     GRAVE_BIT,
     MOVED,
     SEGMENT_HEAD,
-    BlockHeader,
     encode_block,
     place_of,
     segment_of,
@@ -250,11 +249,11 @@ class _Copy:
     def _write_block(self) -> None:
         if not self._records:
             return
-        header = BlockHeader(self._appender.epoch, self._sequence, 0, self._size, len(self._records), MOVED)
-        head = encode_block(header, self.entries[-1].nonce, self._end)
+        nonce, epoch, count = self.entries[-1].nonce, self._appender.epoch, len(self._records)
+        head = encode_block(nonce, self._end, epoch, self._sequence, 0, self._size, count, MOVED)
         self._store.files.write(self._fd, [b"".join([head, *self._records])], self._end)
-        self._end += header.size
-        self._pace(header.size)
+        self._end += len(head) + self._size
+        self._pace(self._size)
         self._records, self._size = [], 0
 
     def _seal(self) -> None:

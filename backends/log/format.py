@@ -25,6 +25,7 @@ SEGMENT_HEAD: Final = struct.Struct("<8sIIQQ")
 _SEGMENT_CHECKED: Final = 24
 
 BLOCK: Final = struct.Struct("<QIIQQQII")
+_BLOCK_REST: Final = struct.Struct("<IIQQQII")
 BLOCK_MARK: Final = int.from_bytes(b"SKLB", "little")
 RECORDS, COLUMNS, MOVED = 1, 2, 3
 
@@ -96,10 +97,12 @@ class BlockHeader(NamedTuple):
         return BLOCK.size + self.length
 
 
-def encode_block(header: BlockHeader, nonce: int, offset: int) -> bytes:
-    """The header's bytes for a block at *offset* of the segment with *nonce*."""
-    raw = BLOCK.pack(0, BLOCK_MARK, *header)[8:]
-    return _U64.pack(xxhash.xxh3_64_intdigest(raw, _block_seed(nonce, offset))) + raw
+def encode_block(
+    nonce: int, offset: int, epoch: int, sequence: int, synced: int, length: int, records: int, kind: int
+) -> bytes:
+    """The header of a block at *offset* of the segment with *nonce*; the rest is as in `BlockHeader`."""
+    raw = _BLOCK_REST.pack(BLOCK_MARK, epoch, sequence, synced, length, records, kind)
+    return _U64.pack(xxhash.xxh3_64_intdigest(raw, (nonce ^ offset * _SPREAD) & _MASK64)) + raw
 
 
 def decode_block(raw: bytes | memoryview, nonce: int, offset: int) -> BlockHeader | None:
@@ -107,13 +110,10 @@ def decode_block(raw: bytes | memoryview, nonce: int, offset: int) -> BlockHeade
     if len(raw) < BLOCK.size:
         return None
     check, mark, *fields = BLOCK.unpack_from(raw)
-    if mark != BLOCK_MARK or check != xxhash.xxh3_64_intdigest(raw[8 : BLOCK.size], _block_seed(nonce, offset)):
+    seed = (nonce ^ offset * _SPREAD) & _MASK64
+    if mark != BLOCK_MARK or check != xxhash.xxh3_64_intdigest(raw[8 : BLOCK.size], seed):
         return None
     return BlockHeader(*fields)
-
-
-def _block_seed(nonce: int, offset: int) -> int:
-    return (nonce ^ offset * _SPREAD) & _MASK64
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -181,7 +181,8 @@ def encode_records(entries: list[Entry], sequence: int, epoch: int) -> tuple[lis
     for _, group, key, value, value_check in entries:
         starts.append(position)
         head = encode_record_head(sequence, epoch, group, key, value, value_check)
-        size = len(head) + len(value or b"")
-        parts += (head, value or b"", _PADDING[size & 7])
+        value = value or b""
+        size = len(head) + len(value)
+        parts += (head, value, _PADDING[size & 7])
         position += size + 7 & ~7
     return parts, starts, position

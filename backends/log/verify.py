@@ -8,7 +8,7 @@ from pathlib import Path
 from safekeeper.backend import CheckpointId, Damage
 from safekeeper.backends.log.format import BLOCK, COLUMNS, SEGMENT_HEAD, BlockHeader, decode_block
 from safekeeper.backends.log.index_file import open_index_file
-from safekeeper.backends.log.manifest import Manifest, SegmentEntry, load_manifest
+from safekeeper.backends.log.manifest import IndexEntry, Manifest, SegmentEntry, load_manifest
 from safekeeper.backends.log.recovery import durable_sequence
 from safekeeper.backends.log.scan import blocks_behind, damaged_records, scan
 from safekeeper.backends.log.segment import Segment
@@ -24,10 +24,19 @@ def verify(folder: Path) -> Iterator[Damage]:
         return
     if manifest is None:
         return
-    if manifest.index is not None and open_index_file(folder, manifest.index, manifest.seed) is None:
-        yield Damage(str(folder / manifest.index.file_name), "the index file is missing or damaged; it will be rebuilt")
+    index = manifest.index
+    if index is not None and open_index_file(folder, index, manifest.seed) is None and _is_still_named(folder, index):
+        yield Damage(str(folder / index.file_name), "the index file is missing or damaged; it will be rebuilt")
     for entry in manifest.segments:
-        yield from _verify_segment(folder, entry, manifest)
+        damage = list(_verify_segment(folder, entry, manifest))
+        if damage and _is_still_named(folder, entry):
+            yield from damage
+
+
+def _is_still_named(folder: Path, entry: SegmentEntry | IndexEntry) -> bool:
+    """Whether compaction has not replaced a file meanwhile."""
+    manifest = load_manifest(folder)
+    return manifest is not None and entry.file_name in manifest.file_names()
 
 
 def _damage(error: Corruption) -> Damage:

@@ -12,9 +12,9 @@ from threading import Lock
 from typing import Final
 
 from safekeeper.backend import Batch
-from safekeeper.backends.local import os_errors_as_unavailable
+from safekeeper.backends.local import unavailable
 from safekeeper.backends.log.appender import Appender
-from safekeeper.backends.log.blocks import Prepared
+from safekeeper.backends.log.blocks import entries_of
 from safekeeper.errors import SafekeeperError, Unavailable
 
 _MOST_BYTES: Final = 16 << 20  # of batches in one write; a larger batch goes alone
@@ -23,10 +23,11 @@ _MOST_BYTES: Final = 16 << 20  # of batches in one write; a larger batch goes al
 class _Ticket:
     """One caller's batch on its way."""
 
-    __slots__ = ("batch", "error", "gate", "leads", "nbytes", "seconds")
+    __slots__ = ("columns", "entries", "error", "gate", "leads", "nbytes", "seconds")
 
     def __init__(self, batch: Batch) -> None:
-        self.batch = Prepared(batch)
+        self.columns = batch.columns
+        self.entries = [] if batch.columns else entries_of(batch)
         self.nbytes = batch.nbytes
         self.gate: Lock | None = None  # locked until the caller has an answer or must lead
         self.leads = False
@@ -45,10 +46,8 @@ class Writer:
         self._led = False
 
     def write(self, batch: Batch) -> float:
-        """Append a batch; how many seconds its sync took."""
+        """Append a batch that is not empty; how many seconds its sync took."""
         ticket = _Ticket(batch)
-        if not ticket.batch:
-            return 0.0
         with self._mutex:
             self._queue.append(ticket)
             if self._led:
@@ -76,31 +75,44 @@ class Writer:
                 if ticket in self._queue and not ticket.leads:
                     self._queue.remove(ticket)
             if ticket.leads:
-                self._hand_over()
+                self._resign(ticket)
             raise
         return ticket.leads
 
+    def _resign(self, ticket: _Ticket) -> None:
+        """Leave the queue as its leader."""
+        with self._mutex:
+            self._queue.remove(ticket)
+        self._hand_over()
+
     def _lead(self, ticket: _Ticket) -> None:
         """Append the queue, *ticket* first, then hand over and wake the others."""
-        group: list[_Ticket] = []
         try:
-            with self._turn:
-                group = self._take()
-                with os_errors_as_unavailable(self._appender.folder):
-                    seconds = self._appender.append([ticket.batch for ticket in group])
-            for other in group:
-                other.seconds = seconds
+            self._turn.acquire()
+        except BaseException:
+            self._resign(ticket)
+            raise
+        group = self._take()
+        try:
+            ticket.seconds = self._append(group)
         except BaseException as error:
-            for other in group or [ticket]:
+            for other in group:
                 other.error = error
-            if not group:  # a signal came before the queue was taken
-                with self._mutex:
-                    self._queue.remove(ticket)
         finally:
+            self._turn.release()
             self._hand_over()
             for other in group:
-                if other.gate is not None and other is not ticket:
+                if other is not ticket and other.gate is not None:
+                    other.seconds = ticket.seconds
                     other.gate.release()
+
+    def _append(self, group: list[_Ticket]) -> float:
+        columns = [ticket.columns for ticket in group if ticket.columns]
+        entries = group[0].entries if len(group) == 1 else [entry for ticket in group for entry in ticket.entries]
+        try:
+            return self._appender.append(entries, columns)
+        except OSError as error:
+            raise unavailable(self._appender.folder, error) from error
 
     def _take(self) -> list[_Ticket]:
         """The tickets for the next append, taken from the queue."""
