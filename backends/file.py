@@ -77,7 +77,11 @@ class FileBackend(Backend):
     def write(self, batch: Batch) -> Receipt:
         self.check_open()
         with os_errors_as_unavailable(self._root):
-            return self._write(batch)
+            try:
+                return self._write(batch)
+            except FileNotFoundError:
+                self.check_open()  # closing takes the temporary folder away from the writes under way
+                raise
 
     def _write(self, batch: Batch) -> Receipt:
         waiting: list[tuple[Path, Path]] = []
@@ -169,16 +173,20 @@ class FileBackend(Backend):
                     yield Damage(str(path), str(error).removeprefix(f"{path}: "))
 
     def close(self) -> None:
-        temporary, self._temporary = self._temporary, None
-        if temporary is not None and self._owner == os.getpid():
-            temporary.close()
         super().close()
+        if self._owner != os.getpid():
+            return  # in a forked child the folder is the parent's, and the lock may be held by nobody
+        with self._lock:
+            temporary, self._temporary = self._temporary, None
+        if temporary is not None:
+            temporary.close()
 
     def _path(self, id: CheckpointId) -> Path:
         return self._root / _name(id.group.encode()) / (_name(id.key) + _SUFFIX)
 
     def _temporary_folder(self) -> _TemporaryFolder:
         with self._lock:
+            self.check_open()
             if self._temporary is None:
                 self._temporary = _TemporaryFolder(self._root / _TEMPORARY)
             return self._temporary

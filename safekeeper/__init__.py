@@ -29,8 +29,9 @@ from safekeeper.backend import (
     Survives,
 )
 from safekeeper.backoff import Backoff
-from safekeeper.checkpointed import Checkpointed, Element
+from safekeeper.checkpointed import Checkpointed
 from safekeeper.columns import Column, Columns
+from safekeeper.element import Element
 from safekeeper.errors import (
     BadId,
     BadState,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from types import TracebackType
 from typing import Any, Self
 
 from safekeeper.backend import CheckpointId, Receipt
@@ -61,9 +60,7 @@ class AsyncKeeper:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _complete(self, entry: Entry) -> Receipt:

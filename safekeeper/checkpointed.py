@@ -1,10 +1,11 @@
 """A service's elements of state by key, kept as Apache S4 keeps its processing elements.
 
-words = Checkpointed(keeper, "WordCounter", new=lambda: {"count": 0}, trigger=Every(events=10, seconds=5))
+    words = Checkpointed(keeper, "WordCounter", new=lambda: {"count": 0}, trigger=Every(events=10, seconds=5))
 
-with words.event(b"foo") as element:        # recovered from the store if it is not in memory
-    element.state["count"] += 1             # nobody else has it meanwhile
-                                            # leaving the block counts the event; the trigger decides on a save
+    with words.event(b"foo") as element:        # recovered from the store if it is not in memory
+        element.state["count"] += 1             # nobody else has it meanwhile
+
+Leaving the block counts the event, and the trigger decides on a save.
 """
 
 from __future__ import annotations
@@ -13,45 +14,25 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import takewhile
-from threading import Event, Lock, RLock, Thread
-from types import TracebackType
+from threading import Event, Lock, Thread
 from typing import Generic, Self, TypeVar
 
 from safekeeper.backend import CheckpointId, Receipt, check_group
-from safekeeper.errors import Closed, SafekeeperError
+from safekeeper.element import Element
+from safekeeper.errors import Closed
 from safekeeper.keeper import SafeKeeper
 from safekeeper.policy import Calibrate, Every, Trigger, Ttl
 from safekeeper.reading import Progress
-from safekeeper.ticket import StateLock, Ticket
+from safekeeper.ticket import Ticket
 
 _log = logging.getLogger("safekeeper")
 
 S = TypeVar("S")
 
 _EVERY_EVENT = Every(events=1)
-
-
-class Element(Generic[S]):
-    """One element of state. Inside `Checkpointed.event` it belongs to that block alone."""
-
-    __slots__ = ("gone", "key", "known", "loaded", "lock", "since", "state", "stored", "submitted", "ticket", "version")
-
-    def __init__(self, key: bytes) -> None:
-        self.key = key
-        self.state: S
-        """What is saved; change it, or set it to something new."""
-        self.ticket: Ticket | None = None
-        """The newest save of this element, None if there was none since it came into memory."""
-        self.lock = RLock()
-        self.loaded = False  # whether `state` is set
-        self.known = False  # whether it was in the store or had an event
-        self.gone = False  # from memory: whoever still has it looks the key up again
-        # Events are counted: all, those in the newest save that was begun, and those in the newest that is stored.
-        self.version = self.submitted = self.stored = 0
-        self.since = 0.0  # when the first event after `submitted` came
 
 
 class Checkpointed(Generic[S]):
@@ -101,6 +82,8 @@ class Checkpointed(Generic[S]):
         """An event for *key*: the element, to be changed inside the block and by nobody else meanwhile."""
         with self._hold(key) as element:
             yield element
+            if element.gone:  # forgotten in the block
+                return
             now = time.monotonic()
             self._count(element, now)
             if self._trigger is not None and self._is_due(element, now):
@@ -110,9 +93,11 @@ class Checkpointed(Generic[S]):
     def look(self, key: bytes) -> Iterator[S | None]:
         """The state of *key*, to be read inside the block; None if there is none. It counts as no event."""
         with self._hold(key) as element:
-            yield element.state if element.known else None
-            if not element.known:
-                self._drop(element)
+            try:
+                yield element.state if element.known else None
+            finally:
+                if not element.known:
+                    self._drop(element)
 
     def forget(self, key: bytes) -> Ticket:
         """Remove *key* from memory and from the store. Its next event starts anew."""
@@ -129,7 +114,7 @@ class Checkpointed(Generic[S]):
         for key, state in self._keeper.recover(self._group, progress=progress):
             with self._hold(key, load=False) as element:
                 if not element.loaded:
-                    self._fill(element, state)
+                    self._fill(element, state, known=True)
             count += 1
         return count
 
@@ -152,10 +137,16 @@ class Checkpointed(Generic[S]):
         if sweeper is not None:
             sweeper.join()
         self.checkpoint()
-        with self._guard:
-            tickets = [element.ticket for element in self._elements.values() if element.ticket is not None]
-        for ticket in tickets:
-            ticket.result()
+        saved = [element for element in self._copy(self._elements) if element.ticket is not None]
+        for element in saved:
+            with element.lock:
+                version, attempt, ticket = element.submitted, element.attempt, element.ticket
+            assert ticket is not None
+            ticket.outcome()
+            self._saved(element, version, attempt, ticket)  # its callback may come a moment later
+        for element in self._copy(self._failed):
+            assert element.ticket is not None
+            element.ticket.result()
 
     def __len__(self) -> int:
         """How many elements are in memory."""
@@ -164,9 +155,7 @@ class Checkpointed(Generic[S]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _id(self, key: bytes) -> CheckpointId:
@@ -192,14 +181,11 @@ class Checkpointed(Generic[S]):
         except BaseException:
             self._drop(element)
             raise
-        if state is not None:
-            self._fill(element, state)
-        else:
-            element.state, element.loaded = self._new(), True
+        known = state is not None
+        self._fill(element, state if known else self._new(), known=known)
 
-    def _fill(self, element: Element[S], state: S) -> None:
-        element.state = state
-        element.loaded = element.known = True
+    def _fill(self, element: Element[S], state: S, *, known: bool) -> None:
+        element.state, element.loaded, element.known = state, True, known
         with self._guard:
             self._touch(element, time.monotonic())
 
@@ -217,8 +203,10 @@ class Checkpointed(Generic[S]):
         if self._ttl is not None:
             self._ttl.touch(element.key, now)
         if self._sweeper is None and not self._closing.is_set():
-            self._sweeper = Thread(target=self._sweep, name=f"safekeeper-{self._group}", daemon=True)
-            self._sweeper.start()
+            sweeper = Thread(target=self._sweep, name=f"safekeeper-{self._group}", daemon=True)
+            with suppress(RuntimeError):  # no more threads just now: the next event tries again
+                sweeper.start()
+                self._sweeper = sweeper
 
     def _count(self, element: Element[S], now: float) -> None:
         """An event has happened."""
@@ -248,13 +236,13 @@ class Checkpointed(Generic[S]):
 
     def _save_idle(self, element: Element[S]) -> None:
         """Save an element that has something to be saved, unless an event has it just now."""
-        with _if_free(element.lock) as free:
+        with element.if_free() as free:
             if free and element.version > element.submitted and not element.gone:
                 self._save(element)
 
     def _evict(self, element: Element[S]) -> None:
         """Take an element out of memory if everything of it is stored, unless an event has it just now."""
-        with _if_free(element.lock) as free:
+        with element.if_free() as free:
             if free and element.version == element.stored and not element.gone:
                 self._drop(element)
 
@@ -262,9 +250,10 @@ class Checkpointed(Generic[S]):
         """Save a locked element."""
         with self._guard:
             before, element.submitted = element.submitted, element.version
+            element.attempt += 1
             for elements in (self._dirty, self._postponed, self._failed):
                 elements.pop(element.key, None)
-        told = partial(self._saved, element, element.version)
+        told = partial(self._saved, element, element.version, element.attempt)
         try:
             element.ticket = self._keeper.save(self._id(element.key), element.state, callback=told)
         except BaseException:
@@ -272,12 +261,12 @@ class Checkpointed(Generic[S]):
             raise
         return element.ticket
 
-    def _saved(self, element: Element[S], version: int, ticket: Ticket) -> None:
+    def _saved(self, element: Element[S], version: int, attempt: int, ticket: Ticket) -> None:
         """The keeper calls back. Not with the element's lock: its holder may be waiting for the keeper."""
         if isinstance(ticket.outcome(), Receipt):
             with self._guard:
                 element.stored = max(element.stored, version)
-        elif element.submitted == version:
+        elif element.attempt == attempt:
             self._not_saved(element, element.stored)
 
     def _not_saved(self, element: Element[S], submitted: int) -> None:
@@ -295,8 +284,8 @@ class Checkpointed(Generic[S]):
                 self._evict_what_is_idle()
             except Closed:  # the keeper was closed first: nothing can be saved any more
                 return
-            except SafekeeperError as error:
-                _log.warning("%s: its elements could not be looked after: %s", self._group, error)
+            except Exception:
+                _log.exception("%s: its elements could not be looked after, it is tried again", self._group)
 
     def _save_what_is_due(self) -> None:
         now = time.monotonic()
@@ -322,14 +311,3 @@ class Checkpointed(Generic[S]):
     def _copy(self, elements: Mapping[bytes, Element[S]]) -> list[Element[S]]:
         with self._guard:
             return list(elements.values())
-
-
-@contextmanager
-def _if_free(lock: StateLock) -> Iterator[bool]:
-    """Hold *lock* inside the block if nobody else has it; whether that is so."""
-    free = lock.acquire(blocking=False)
-    try:
-        yield free
-    finally:
-        if free:
-            lock.release()

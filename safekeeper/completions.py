@@ -51,6 +51,7 @@ class Completions:
         self.metrics.saves += 1
         if entry.serializing:
             self.metrics.serialize.record(entry.serializing)
+            entry.serializing = 0.0  # or it were counted again when it is submitted again
         entry.newest = self.metrics.saves
         ticket = Ticket(self, entry, callback)
         if callback is not None:
@@ -61,7 +62,7 @@ class Completions:
         return ticket
 
     def take_back(self, entry: Entry) -> None:
-        """*entry* was opened just now, under the same hold of the lock, and has not happened."""
+        """Let the opening of *entry*, under the same hold of the lock, not have happened."""
         self.metrics.saves -= 1
         self._open.discard(entry)
 
@@ -122,28 +123,39 @@ class Completions:
 
     def report(self) -> None:
         """Log and call back what has come up; after anything that may have settled an entry."""
-        if self.notices:
-            self.notices.log()
-        if not self._heard or self.in_callback:
-            return
+        if self.notices.lines:
+            with self.lock:
+                lines = self.notices.take()
+            for line in lines:
+                _log.warning(line)
+        if self._heard and not self.in_callback:
+            self._call_back()
+
+    def _call_back(self) -> None:
         with self.lock:
-            heard, self._heard = self._heard, []
-        interrupt: KeyboardInterrupt | None = None
+            heard, self._heard = self._heard[::-1], []
         self._own.in_callback = True
-        for ticket in heard:
-            try:
-                ticket.call_back()
-            except KeyboardInterrupt as error:
-                interrupt = error
-            except BaseException:
+        try:
+            while heard:
+                self._tell(heard.pop())
+        finally:
+            self._own.in_callback = False
+            with self.lock:
+                # Who is left after Ctrl-C, and whoever completed at once because a callback saved, is told by the
+                # watch: here it might never end.
+                self._heard += heard[::-1]
+                if self._heard:
+                    self._look_at(time.monotonic())
+
+    def _tell(self, ticket: Ticket) -> None:
+        try:
+            ticket.call_back()
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            with self.lock:
                 self.metrics.callback_errors += 1
-                _log.exception("%s: the callback of a save raised", ticket.id)
-        self._own.in_callback = False
-        with self.lock:
-            if self._heard:  # a callback saved and that completed at once: told by the watch, or this might never end
-                self._look_at(time.monotonic())
-        if interrupt is not None:
-            raise interrupt
+            _log.exception("%s: the callback of a save raised", ticket.id)
 
     @property
     def in_callback(self) -> bool:

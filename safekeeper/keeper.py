@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, Self
 
 from safekeeper import registry
@@ -21,7 +20,8 @@ from safekeeper.backoff import Backoff
 from safekeeper.errors import BadState, SafekeeperError, TooLarge, Unavailable
 from safekeeper.fuse import Fuse
 from safekeeper.metrics import Metrics
-from safekeeper.pipeline import Overflow, Pipeline
+from safekeeper.overflow import Overflow
+from safekeeper.pipeline import Pipeline
 from safekeeper.queue import Bounds
 from safekeeper.reading import Progress, Reader
 from safekeeper.serializers import Codec, Compression, Migrate, Serializer, is_immutable, serializer_named, size_of
@@ -179,9 +179,7 @@ class SafeKeeper:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _entry(self, id: CheckpointId, deadline: float | None) -> Entry:
@@ -202,11 +200,14 @@ class SafeKeeper:
                 entry.set_value(self._encode(state))
             except SafekeeperError as error:
                 entry.refused = error
-            entry.serializing = time.monotonic() - entry.since
+            entry.since, begun = time.monotonic(), entry.since
+            entry.serializing = entry.since - begun
         return entry
 
     def _encode(self, state: Any) -> bytes:
         """The bytes to write for *state*."""
+        if state is None:
+            raise BadState("None is what fetch says of an id that is not there: save something else, or forget the id")
         if self._codec is not None:
             value = self._codec.encode(state)
         elif type(state) is bytes:

@@ -31,7 +31,8 @@ class Histogram:
 
     def record(self, seconds: float) -> None:
         """Count one."""
-        self.counts[min(int(seconds * 1e6).bit_length(), _BUCKETS - 1)] += 1
+        bucket = int(seconds * 1e6).bit_length()
+        self.counts[bucket if bucket < _BUCKETS else -1] += 1
         self.total += seconds
 
     @property

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import time
-
-_log = logging.getLogger("safekeeper")
 
 _INTERVAL = 10.0  # seconds between two lines of a kind
 
 
 class Notices:
-    """Remembers warnings under its owner's lock and logs them after it was given back."""
+    """Remembers warnings under its owner's lock, to be logged after that was given back: handlers take their time."""
 
     def __init__(self) -> None:
         self._next: dict[str, float] = {}
         self._silent: dict[str, int] = {}
-        self._lines: list[str] = []
-
-    def __bool__(self) -> bool:
-        """Whether there is anything to log."""
-        return bool(self._lines)
+        self.lines: list[str] = []
+        """What is to be logged."""
 
     def note(self, text: str, *values: object) -> None:
         """Remember the warning `text % values`, unless there was one with the same *text* just now: then count it."""
@@ -30,10 +24,9 @@ class Notices:
             return
         self._next[text] = now + _INTERVAL
         more = self._silent.pop(text, 0)
-        self._lines.append(text % values + (f" ({more} more like this since the last such line)" if more else ""))
+        self.lines.append(text % values + (f" ({more} more like this since the last such line)" if more else ""))
 
-    def log(self) -> None:
-        """Log what was remembered. Without the owner's lock: handlers take their time."""
-        lines, self._lines = self._lines, []
-        for line in lines:
-            _log.warning(line)
+    def take(self) -> list[str]:
+        """What was remembered, which is now forgotten."""
+        lines, self.lines = self.lines, []
+        return lines

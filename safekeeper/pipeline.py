@@ -9,20 +9,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from threading import TIMEOUT_MAX, Condition, Thread
-from typing import Any, Literal, TypeAlias, get_args
+from threading import Condition, Thread
+from typing import Any
 
 from safekeeper import lifetime
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt
 from safekeeper.backoff import Backoff
 from safekeeper.completions import Completions
-from safekeeper.errors import Closed, QueueFull, SafekeeperError, Unavailable
+from safekeeper.errors import Closed, SafekeeperError, Unavailable
 from safekeeper.metrics import Metrics
-from safekeeper.queue import Bounds, LaneQueue
+from safekeeper.overflow import Entrance, Overflow
+from safekeeper.queue import Bounds
 from safekeeper.stage import Stage
 from safekeeper.ticket import Callback, Entry, Outcome, Ticket
-
-Overflow: TypeAlias = Literal["block", "reject", "drop-oldest", "coalesce"]
 
 _GRACE = 1.0  # seconds for idle threads to end at close
 
@@ -46,16 +45,14 @@ class Pipeline:
         close_deadline: float,
         backoff: Backoff,
     ) -> None:
-        if overflow not in get_args(Overflow):
-            raise ValueError(f"overflow is {', '.join(get_args(Overflow))}, not {overflow!r}")
         self._backend = backend
         self._encode = encode
         self._closes_backend = closes_backend
-        self._overflow = overflow
         self._lock_timeout = lock_timeout
         self._close_deadline = close_deadline
         self._backoff = backoff
         self.completions = Completions()
+        self._entrance = Entrance(self.completions, overflow)
         self.lock = lock = self.completions.lock
         self.metrics = self.completions.metrics
         self.serialization = Stage(
@@ -74,91 +71,36 @@ class Pipeline:
 
     def submit(self, entry: Entry, callback: Callback | None) -> Ticket:
         """Send *entry* on its way; wait for room if the overflow policy says so."""
-        with self.lock:
-            self.check_open()
-            ticket = self.completions.open(entry, callback)
-            self._enter(self._entrance(entry), entry)
-        self.completions.report()
+        ticket = self._submit(entry, callback, wait=True)
+        assert ticket is not None
         return ticket
 
     def try_submit(self, entry: Entry, callback: Callback | None) -> Ticket | None:
         """As `submit`, but where it would have to wait, nothing happens and there is no ticket."""
+        return self._submit(entry, callback, wait=False)
+
+    def _submit(self, entry: Entry, callback: Callback | None, *, wait: bool) -> Ticket | None:
+        ticket: Ticket | None
         with self.lock:
             self.check_open()
             ticket = self.completions.open(entry, callback)
-            entered = self._enter(self._entrance(entry), entry, wait=False)
-            if not entered:
+            if entry.refused is not None:
+                self.completions.fail(entry, entry.refused)
+            elif not self._entrance.enter(self._first_stage(entry), entry, wait=wait):
                 self.completions.take_back(entry)
+                ticket = None
         self.completions.report()
-        return ticket if entered else None
+        return ticket
 
     def check_open(self) -> None:
         """Raise `Closed` if nothing is accepted any more."""
         if self._closed is not None:
             raise Closed(self._closed)
 
-    def _entrance(self, entry: Entry) -> Stage:
+    def _first_stage(self, entry: Entry) -> Stage:
         """Bytes go straight to the storage queue, unless an earlier save of the same id is still being serialized."""
         direct = entry.encoded and entry.id not in self.serialization.queue
         return self.storage if direct else self.serialization
-
-    def _enter(self, stage: Stage, entry: Entry, wait: bool = True) -> bool:
-        """Put *entry* on the queue of *stage*, or do with it what the overflow policy says. False if it would have to
-        wait and may not. With the lock held, as everything up to `_serialize`."""
-        queue = stage.queue
-        if entry.refused is not None:
-            self.completions.fail(entry, entry.refused)
-        while entry.outcome is None:
-            if self._overflow == "coalesce" and self._coalesce(queue, entry):
-                return True
-            if queue.has_room(entry):
-                self._push(stage, entry)
-                return True
-            if self._overflow == "reject" or self.completions.in_callback:
-                self.metrics.rejected += 1
-                self._overflowed(queue, entry, "rejected")
-            elif self._overflow == "drop-oldest":
-                self.metrics.dropped += 1
-                self._overflowed(queue, queue.oldest(), "dropped as the oldest")
-            elif wait:
-                self._wait_for_room(queue, entry)
-            else:
-                return False
-        entry.drop_state()
-        return True
-
-    def _coalesce(self, queue: LaneQueue, entry: Entry) -> bool:
-        """Let the waiting entry of the same id carry *entry* too, if there is one and room for it."""
-        carrier = queue.last(entry.id)
-        if carrier is None or carrier.queue is not queue or not queue.can_replace(carrier, entry):
-            return False
-        self.completions.supersede(entry)
-        queue.replace(carrier, entry)
-        return True
-
-    def _push(self, stage: Stage, entry: Entry) -> None:
-        entry.since = time.monotonic()
-        stage.queue.push(entry)
-        try:
-            stage.wake()
-        except RuntimeError as error:
-            self.completions.fail(entry, Unavailable(f"{entry.id}: there is no thread to store it: {error}"))
-
-    def _overflowed(self, queue: LaneQueue, entry: Entry, what: str) -> None:
-        self.completions.notices.note(
-            "%s: a save was %s, the queue is full (%d entries, %d bytes): save less often (policy.Calibrate does that),"
-            " enlarge the queue, or let newer states replace older ones (overflow='coalesce')",
-            *(entry.id, what, queue.count, queue.nbytes),
-        )
-        error = QueueFull(f"{entry.id}: {what}: the queue has {queue.count} entries, {queue.nbytes} bytes")
-        self.completions.settle(entry, error)
-
-    def _wait_for_room(self, queue: LaneQueue, entry: Entry) -> None:
-        queue.blocked += 1
-        queue.space.wait(min(max(entry.deadline - time.monotonic(), 0.0), TIMEOUT_MAX))
-        queue.blocked -= 1
-        if entry.outcome is None and entry.deadline <= time.monotonic():
-            self.completions.expire_entry(entry)
 
     # Through
 
@@ -182,7 +124,8 @@ class Pipeline:
                 self.completions.fail(entry, failure)
             else:
                 entry.set_value(value)
-                self._enter(self.storage, entry)
+                entry.since = ended
+                self._entrance.enter(self.storage, entry)
             # Not before it is in the other queue: until then nothing else of its id may be serialized.
             self.serialization.queue.release(entry)
         self.completions.report()

@@ -52,7 +52,7 @@ class LaneQueue:
 
     def __contains__(self, id: CheckpointId) -> bool:
         """Whether anything of *id* waits here or was taken and not yet released."""
-        return id in self._last
+        return bool(self._last) and id in self._last  # mostly there is nothing, and hashing an id takes its time
 
     def __bool__(self) -> bool:
         """Whether there is something to take."""
@@ -73,24 +73,25 @@ class LaneQueue:
 
     def has_room(self, entry: Entry) -> bool:
         """Whether *entry* may enter."""
-        return not self.count or self._fits(self.count + entry.weight, self.nbytes + entry.size)
+        bounds = self.bounds
+        return not self.count or (
+            self.count + entry.weight <= bounds.count and self.nbytes + entry.size <= bounds.nbytes
+        )
 
     def can_replace(self, carrier: Entry, newer: Entry) -> bool:
         """Whether *carrier*, which waits here, may do what *newer* was to do."""
         callbacks = len(carrier.listeners or ()) + len(newer.listeners or ())
-        count, nbytes = self.count - carrier.weight + max(callbacks, 1), self.nbytes - carrier.size + newer.size
-        return self._fits(count, 0 if self.count == carrier.weight else nbytes)
-
-    def _fits(self, count: int, nbytes: int) -> bool:
-        return count <= self.bounds.count and nbytes <= self.bounds.nbytes
+        if self.count - carrier.weight + max(callbacks, 1) > self.bounds.count:
+            return False
+        return self.count == carrier.weight or self.nbytes - carrier.size + newer.size <= self.bounds.nbytes
 
     def push(self, entry: Entry) -> None:
         """Put *entry* at the end of its lane, whether or not there is room."""
-        last = self._last.get(entry.id)
-        self._last[entry.id] = entry
-        if last is None:
+        last = self._last.setdefault(entry.id, entry)
+        if last is entry:
             self._ready[entry] = None
         else:
+            self._last[entry.id] = entry
             last.following, entry.preceding = entry, last
         self._waiting[entry] = None
         self._enter(entry)

@@ -78,7 +78,7 @@ def backend_class(scheme: str) -> type[Backend]:
         except Exception as error:
             raise BadUrl(f"the backend {point.value} for {scheme}: does not load: {error}") from error
     known = sorted({*BUNDLED, *third_party()})
-    raise BadUrl(f"no backend for {scheme}:{_guess(scheme, known)}; there are: {', '.join(known)}")
+    raise BadUrl(f"no backend for {scheme}:{guess(scheme, known)}; there are: {', '.join(known)}")
 
 
 def third_party() -> dict[str, EntryPoint]:
@@ -176,7 +176,7 @@ class Url:
         for name, text in self.query.items():
             if name not in fields:
                 takes = f"it takes {', '.join(fields)}" if fields else "it takes none"
-                raise BadUrl(f"{self.scheme}: has no option {name!r}{_guess(name, list(fields))}; {takes}")
+                raise BadUrl(f"{self.scheme}: has no option {name!r}{guess(name, list(fields))}; {takes}")
             try:
                 values[fields[name]] = _convert(hints[fields[name]], text)
             except ValueError as error:
@@ -221,6 +221,7 @@ def _parse_size(text: str) -> int:
     return int(digits) * unit
 
 
-def _guess(word: str, known: list[str]) -> str:
+def guess(word: str, known: list[str]) -> str:
+    """A hint for a message about an unknown *word*: which of *known* was meant, "" if none is close."""
     close = difflib.get_close_matches(word, known, 1)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Condition, Lock, Thread, current_thread
+from threading import TIMEOUT_MAX, Condition, Lock, Thread, current_thread
 
 from safekeeper.queue import Bounds, LaneQueue
 from safekeeper.ticket import Entry
@@ -35,7 +35,7 @@ class Stage:
         self._work = work
         self._workers = workers
         self._at_once = at_once
-        self._keep_alive = keep_alive
+        self._keep_alive = min(keep_alive, TIMEOUT_MAX)
         self._news = Condition(lock)
         self._idle = 0
         self._woken = False  # an idle thread was notified and has not looked yet: no need to notify again

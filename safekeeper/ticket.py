@@ -43,63 +43,44 @@ class Entry:
     Everything but `id` belongs to the pipeline and is changed under its lock.
     """
 
-    __slots__ = (
-        "deadline",
-        "encoded",
-        "following",
-        "heir",
-        "id",
-        "listeners",
-        "lock",
-        "newest",
-        "outcome",
-        "preceding",
-        "queue",
-        "refused",
-        "serializing",
-        "since",
-        "size",
-        "state",
-        "value",
-        "waiters",
-        "weight",
-    )
+    # Defaults of the class, not of __init__: most entries keep most of them, and entries are made at a high rate.
+
+    encoded = True
+    """Whether `value` is what will be written; if not, `state` is still to be serialized."""
+    value: bytes | None = None
+    """The bytes to write; None deletes."""
+    state: Any = None
+    lock: StateLock | None = None
+    """To be held while `state` is serialized."""
+    serializing = 0.0
+    """How long its serialization took before it was submitted."""
+    refused: SafekeeperError | None = None
+    """Why it has no bytes: it completes with this and goes nowhere."""
+    weight = 1
+    """What it counts for in the queue's number of entries: one, or its callbacks where they are more."""
+    newest = 0
+    """The number of the newest save in it."""
+    queue: LaneQueue | None = None
+    """The queue that it waits in; None while a worker has it and once it is done."""
+    following: Entry | None = None
+    """The next entry of the same id, which waits until this one is out of the way."""
+    preceding: Entry | None = None
+    """The entry of the same id that this one waits for."""
+    heir: Entry | None = None
+    """The entry that this one was coalesced into."""
+    outcome: Outcome | None = None
+    listeners: list[Ticket] | None = None
+    """The tickets that have a callback."""
+    waiters: list[threading.Lock] | None = None
+    """One held lock for each thread that waits; they are released when there is news."""
 
     def __init__(self, id: CheckpointId, since: float, deadline: float) -> None:
         self.id = id
         self.since = since
-        """When it entered the queue that it is in."""
+        """When it was ready to enter the queue that it is in."""
         self.deadline = deadline
-        self.encoded = True
-        """Whether `value` is what will be written; if not, `state` is still to be serialized."""
-        self.refused: SafekeeperError | None = None
-        """Why it has no bytes: it completes with this and goes nowhere."""
-        self.serializing = 0.0
-        """How long its serialization took before it was submitted."""
-        self.value: bytes | None = None
-        """The bytes to write; None deletes."""
-        self.state: Any = None
-        self.lock: StateLock | None = None
-        """To be held while `state` is serialized."""
         self.size = len(id.key)
         """What it counts for in the queue's bytes."""
-        self.weight = 1
-        """What it counts for in the queue's number of entries: one, or its callbacks where they are more."""
-        self.newest = 0
-        """The number of the newest save in it."""
-        self.queue: LaneQueue | None = None
-        """The queue that it waits in; None while a worker has it and once it is done."""
-        self.following: Entry | None = None
-        """The next entry of the same id, which waits until this one is out of the way."""
-        self.preceding: Entry | None = None
-        """The entry of the same id that this one waits for."""
-        self.heir: Entry | None = None
-        """The entry that this one was coalesced into."""
-        self.outcome: Outcome | None = None
-        self.listeners: list[Ticket] | None = None
-        """The tickets that have a callback."""
-        self.waiters: list[threading.Lock] | None = None
-        """One held lock for each thread that waits; they are released when there is news."""
 
     def adopt(self, newer: Entry) -> None:
         """Do from now on what *newer* was to do, and answer for it too."""

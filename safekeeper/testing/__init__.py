@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from safekeeper.testing.ids import AWKWARD_GROUPS, AWKWARD_KEYS
+from safekeeper.testing.ids import AWKWARD_GROUPS, AWKWARD_IDS, AWKWARD_KEYS
 from safekeeper.testing.wrappers import Faulty, Gate, Slow
 
 if TYPE_CHECKING:
     from safekeeper.testing.contract import BackendContract
 
-__all__ = ["AWKWARD_GROUPS", "AWKWARD_KEYS", "BackendContract", "Faulty", "Gate", "Slow"]
+__all__ = ["AWKWARD_GROUPS", "AWKWARD_IDS", "AWKWARD_KEYS", "BackendContract", "Faulty", "Gate", "Slow"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from safekeeper.backend import MAX_GROUP_BYTES, MAX_KEY_BYTES
+from safekeeper.backend import MAX_GROUP_BYTES, MAX_KEY_BYTES, CheckpointId
 
 AWKWARD_KEYS: dict[str, bytes] = {
     "empty": b"",
@@ -73,3 +73,9 @@ AWKWARD_GROUPS: dict[str, str] = {
     "a format character": "\u200b",
 }
 """Groups that all differ, by what is awkward about them."""
+
+AWKWARD_IDS: dict[str, CheckpointId] = {
+    **{f"key: {name}": CheckpointId("a", key) for name, key in AWKWARD_KEYS.items()},
+    **{f"group: {name}": CheckpointId(group, b"key") for name, group in AWKWARD_GROUPS.items()},
+}
+"""Ids that all differ: every awkward key in a plain group, a plain key in every awkward group."""

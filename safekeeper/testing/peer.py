@@ -68,8 +68,11 @@ class Peer:
         self._line.send(request)
         if not self._line.poll(PATIENCE):
             self._process.kill()
-            raise TimeoutError(f"the other process did not answer within {PATIENCE:g} s: {request}")
-        succeeded, answer = self._line.recv()
+            raise TimeoutError(f"the other process did not answer within {PATIENCE:g} s")
+        try:
+            succeeded, answer = self._line.recv()
+        except EOFError:
+            raise AssertionError("the other process ended by itself: its standard error says why") from None
         if not succeeded:
             raise answer
         return answer

@@ -5,6 +5,7 @@ Both pass on the contract and nothing else: a wrapped backend has no optional po
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import Counter
@@ -113,9 +114,15 @@ class Gate:
 class _Fault:
     method: Method
     when: When
-    skip: int
-    times: int
+    striking: range
+    """The calls at which it strikes, counted from 0."""
     strike: Callable[[], None]
+    seen: int = 0
+
+    def is_due(self) -> bool:
+        """Whether it strikes at this call, which it counts."""
+        self.seen += 1
+        return self.seen - 1 in self.striking
 
 
 class Faulty(_Wrapper):
@@ -151,13 +158,13 @@ class Faulty(_Wrapper):
         def strike() -> None:
             raise error or Unavailable(f"{method}: a fault was injected {when} it")
 
-        self._add(_Fault(method, when, skip, times, strike))
+        self._add(_Fault(method, when, range(skip, skip + times), strike))
 
     @contextmanager
     def hold(self, method: Method, *, when: When = "before") -> Iterator[Gate]:
         """Stop every call of *method* at a gate that opens when the block ends, or earlier by `Gate.release`."""
         gate = Gate()
-        fault = _Fault(method, when, 0, -1, gate._pass)
+        fault = _Fault(method, when, range(sys.maxsize), gate._pass)
         self._add(fault)
         try:
             yield gate
@@ -181,18 +188,7 @@ class Faulty(_Wrapper):
 
     def _strike(self, method: Method, when: When) -> None:
         with self._lock:
-            due = [fault for fault in self._faults if (fault.method, fault.when) == (method, when)]
-            striking = [fault for fault in due if _is_due(fault)]
-        for fault in striking:
+            concerned = [fault for fault in self._faults if (fault.method, fault.when) == (method, when)]
+            due = [fault for fault in concerned if fault.is_due()]
+        for fault in due:
             fault.strike()
-
-
-def _is_due(fault: _Fault) -> bool:
-    """Whether *fault* strikes at this call, which it counts."""
-    if fault.skip:
-        fault.skip -= 1
-        return False
-    if fault.times == 0:
-        return False
-    fault.times -= 1  # a negative number strikes without end
-    return True

@@ -3,6 +3,7 @@ import pytest
 from safekeeper.testing import BackendContract
 
 
+@pytest.mark.timeout(1800)  # of the long form
 class TestFile(BackendContract):
     long_kills = 200
 

@@ -37,6 +37,7 @@ def run(project, *arguments):
     )
 
 
+@pytest.mark.timeout(900)  # it syncs a few thousand times
 def test_the_backend_of_the_page_passes_the_whole_kit(project):
     outcome = run(project, "-m", "pytest", "-q", "-W", "error", "--strict-markers", "test_sqlite.py")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr

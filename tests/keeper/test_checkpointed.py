@@ -115,6 +115,31 @@ def test_an_event_that_raises_does_not_count(keeper):
         assert count(group).state == {"count": 1}
 
 
+def test_what_failed_at_its_first_event_does_not_stay_for_ever(keeper, eventually):
+    with words(keeper, ttl=0.02) as group:
+        with pytest.raises(ZeroDivisionError), group.event(KEY):
+            raise ZeroDivisionError
+        eventually(lambda: len(group) == 0)
+        assert keeper.fetch(ID) is None
+
+
+def test_a_trigger_that_raises_does_not_end_the_sweeper(keeper, eventually):
+    class Broken:
+        def due(self, events, seconds):
+            if events < 3:
+                raise ZeroDivisionError
+            return True
+
+    with words(keeper, trigger=Broken()) as group:
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                count(group)
+        time.sleep(0.05)  # the sweeper meets it too
+        with group._guard:
+            group._elements[KEY].version = 3
+        eventually(lambda: keeper.fetch(ID) == {"count": 2})
+
+
 def test_looking_is_no_event_and_leaves_no_trace_of_unknown_keys(keeper):
     keeper.save(ID, {"count": 41}).result()
     with words(keeper) as group:
@@ -133,6 +158,30 @@ def test_forget_removes_from_memory_and_store(keeper):
         assert len(group) == 0
         assert keeper.fetch(ID) is None
         assert count(group).state == {"count": 1}
+
+
+def test_an_event_that_waited_while_its_element_was_forgotten_starts_anew(keeper):
+    with words(keeper) as group:
+        count(group, times=5)
+        with group.event(KEY) as element:
+            waiting = threading.Thread(target=count, args=(group,))
+            waiting.start()
+            time.sleep(0.1)  # until it waits for this block
+            group.forget(KEY)
+            element.state["count"] = 1000
+        waiting.join()
+    assert keeper.fetch(ID) == {"count": 1}
+
+
+def test_an_element_that_had_an_event_just_now_is_not_evicted(keeper):
+    with words(keeper, trigger=None, ttl=1000) as group:
+        group._evict(count(group))
+        assert len(group) == 1
+        with group.event(KEY) as element:
+            another = threading.Thread(target=group._evict, args=(element,))
+            another.start()
+            another.join()
+        assert len(group) == 1
 
 
 def test_recover_brings_everything_at_once(store, keeper):

@@ -37,7 +37,7 @@ def test_unavailable_is_tried_again_until_the_store_answers(store):
 
 
 def test_unavailable_ends_at_the_deadline_with_what_the_store_said(store, eventually):
-    store.fail("write", times=-1, error=Unavailable("the disk is full"))
+    store.fail("write", times=10**9, error=Unavailable("the disk is full"))
     keeper = SafeKeeper(store, backoff=QUICK)
     keeper.save(A, 1, deadline=1000)
     eventually(lambda: keeper.metrics().retries > 0)
@@ -174,6 +174,14 @@ def test_a_serializer_that_raises_fails_its_save_alone(store, error, how):
             assert lock.acquire(blocking=False), "the lock was given back"
 
 
+def test_none_is_no_state(store):
+    """Or it could not be told from an id that is not there."""
+    with SafeKeeper(store) as keeper:
+        for lock in (None, threading.Lock()):
+            with pytest.raises(BadState, match="None is what fetch says"):
+                keeper.save(A, None, lock=lock).result()
+
+
 def test_a_worker_survives_a_serializer_that_exits(store):
     with SafeKeeper(store, serializer=Touchy()) as keeper:
         with pytest.raises(SafekeeperError, match="the serializer failed"):
@@ -192,6 +200,26 @@ def test_a_callback_that_raises_is_logged_and_harms_nobody(store, error, caplog)
         keeper.flush()
     assert keeper.metrics().callback_errors == 3
     assert "group/a: the callback of a save raised" in caplog.text
+
+
+def test_an_interrupt_in_a_callback_reaches_the_caller_and_the_other_callbacks_are_called(store, eventually):
+    """Ctrl-C comes to the main thread, and callbacks of rejected saves run there."""
+    heard = []
+
+    def interrupted(ticket):
+        heard.append(ticket)
+        raise KeyboardInterrupt
+
+    with SafeKeeper(store, serializer=None, overflow="drop-oldest", storage_queue=Bounds(2, 100)) as keeper:
+        with store.hold("write") as gate:
+            keeper.save(A, b"0")
+            gate.wait_for(1)
+            keeper.save(B, b"1", callback=interrupted)
+            keeper.save(C, b"1", callback=heard.append)
+            with pytest.raises(KeyboardInterrupt):
+                keeper.save(A, bytes(98))
+            eventually(lambda: [ticket.id for ticket in heard] == [B, C])
+        keeper.save(A, b"2").result()
 
 
 def test_callbacks_may_save_and_never_wait(store):

@@ -13,13 +13,15 @@ from safekeeper.testing.entry_point import write_entry_points
 
 HERE = Path(__file__).parent
 
+pytestmark = pytest.mark.timeout(900)  # the first test waits for all of them
+
 CAUGHT_BY = {
     "WritesLate": "test_what_was_written_is_read_here_and_by_another_handle",
     "TakesUnreachableForAbsent": "test_a_store_that_cannot_be_reached_is_an_error_of_ours_and_not_empty[read]",
     "TakesUnreachableForEmpty": "test_a_store_that_cannot_be_reached_is_an_error_of_ours_and_not_empty[keys]",
     "LeaksAnExceptionOfItsDriver": "test_a_store_that_cannot_be_reached_is_an_error_of_ours_and_not_empty[write]",
     "ForgetsDeletesWhenClosed": "test_a_deleted_id_is_absent_also_after_reopening",
-    "TearsValues": "test_readers_never_see_a_torn_value",
+    "TearsValues": "test_readers_never_see_a_torn_value[another handle]",
     "ForgetsGroups": "test_a_group_exists_as_long_as_it_has_an_id",
     "KeepsEmptyGroups": "test_a_group_exists_as_long_as_it_has_an_id",
     "AnswersInItsOwnOrder": "test_a_read_keeps_the_order_and_answers_every_repetition",
@@ -37,17 +39,17 @@ CAUGHT_BY = {
     "WorksAfterForking": "test_a_forked_child_gets_closed_and_the_parent_goes_on",
     "BreaksTheParentFromAChild": "test_a_forked_child_gets_closed_and_the_parent_goes_on",
     "ListsAfterClosing": "test_an_iterator_begun_before_closing_raises_closed",
-    "EndsAListingAtTheNextWrite": "test_a_listing_that_was_begun_shows_what_stays_while_the_rest_changes",
+    "EndsAListingAtTheNextWrite": "test_a_listing_shows_what_stays_while_the_rest_changes[the same handle]",
     "TakesTheFirstOfEqualKeys": "test_of_columns_the_last_value_of_a_key_counts",
     "MakesItsFolderWhenOpened": "test_opening_and_reading_leave_no_trace",
     "IgnoresUnknownOptions": "test_an_unknown_option_is_refused",
     "RefusesEmptyBatches": "test_an_empty_batch_is_not_an_error_and_changes_nothing",
     "RefusesToDeleteWhatIsAbsent": "test_deleting_what_is_not_there_is_not_an_error",
     "PromisesLessThanItDeclares": "test_it_says_who_sees_a_write_and_what_a_write_survives",
-    "RemembersWhatItRead": "test_a_later_write_wins_whichever_process_made_it",
-    "CountsItsOwnVersions": "test_a_later_write_wins_whichever_handle_made_it",
+    "RemembersWhatItRead": "test_a_later_write_wins_whoever_made_it[another process]",
+    "CountsItsOwnVersions": "test_a_later_write_wins_whoever_made_it[another handle]",
     "DropsWritesUnderWay": "test_threads_that_write_different_ids_do_not_disturb_each_other",
-    "SaysThatBatchesAreWhole": "test_a_batch_is_seen_whole",
+    "SaysThatBatchesAreWhole": "test_a_batch_is_seen_whole[another handle]",
 }
 
 CAUGHT_BY_THE_MODEL = (

@@ -48,7 +48,12 @@ def attempt(tmp_path, scheme, mount, size=10):
     """)
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],
-        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": ":".join(sys.path), "PREPARE": PREPARE, "CHILD": CHILD},
+        env={
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "PYTHONPATH": ":".join(sys.path),
+            "PREPARE": PREPARE,
+            "CHILD": CHILD,
+        },
         capture_output=True,
         text=True,
         check=True,

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from collections import Counter
 
 import pytest
@@ -29,7 +30,7 @@ def files(root):
 
 
 def test_no_id_leaves_the_folder_or_meets_another(store, root):
-    ids = awkward_ids()
+    ids = list(AWKWARD_IDS.values())
     store.write(Batch({id: str(id).encode() for id in ids}))
     assert len(files(root)) == len(ids)
     assert {path.parent.parent for path in files(root)} == {root}
@@ -88,13 +89,16 @@ def test_what_a_dead_writer_left_is_swept_by_the_next_one_and_a_live_ones_is_not
     assert list((root / ".tmp").iterdir()) == []
 
 
-def test_listing_one_group_among_many_costs_as_much_as_the_group(store):
-    for start in range(0, 10_000, 1000):
-        store.write(Batch({CheckpointId(f"group{i}", b"key"): b"" for i in range(start, start + 1000)}))
-    store.write(Batch({CheckpointId("mine", bytes([i])): b"" for i in range(10)}))
-    calls = count_file_system_calls()
-    assert len(list(store.keys("mine"))) == 10
-    assert calls() == {"os.scandir": 1}
+def test_listing_one_group_among_many_costs_as_much_as_the_group():
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as root,  # 20,000 syncs on a disk take a minute
+        safekeeper.open(f"file://{root}/store") as store,
+    ):
+        store.write(Batch({CheckpointId(f"group{i}", b"key"): b"" for i in range(10_000)}))
+        store.write(Batch({CheckpointId("mine", bytes([i])): b"" for i in range(10)}))
+        calls = count_file_system_calls()
+        assert len(list(store.keys("mine"))) == 10
+        assert calls() == {"os.scandir": 1}
 
 
 def count_file_system_calls():

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import pytest
 
 import safekeeper
-from safekeeper.backend import Backend, Batch, CheckpointId, Receipt
+from safekeeper.backend import Backend, Batch, CheckpointId, Scope
 from safekeeper.registry import Url
-from safekeeper.testing.peer import Peer
+from safekeeper.testing.peer import Handle, Peer
 
 Opener: TypeAlias = Callable[[], Backend]
 
@@ -24,8 +25,8 @@ LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
 class Kit:
     """Fixtures for tests of a backend. A subclass gives the fixture `url`; everything else has a default.
 
-    The tests use groups with fresh names and leave the others alone, so where a store is expensive to make, `url` may
-    be of a wider scope than one test; then override `traces` as well, since the store is not unwritten.
+    Where a store is expensive to make, `url` may be of a wider scope than one test: the tests do not mind what other
+    tests have left in it.
     """
 
     examples: int = 20
@@ -56,7 +57,7 @@ class Kit:
         return url.replace(parsed.path, f"{occupied}/store", 1)
 
     def traces(self, url: str) -> list[str]:
-        """What an outsider finds of the store at *url*, without opening it; nothing if it was never written.
+        """What an outsider finds of the store at *url*, without opening it: the same before and after a mere look.
 
         By default it is the path, if that exists. Stores that have none skip the test unless they override this.
         """
@@ -89,6 +90,17 @@ class Kit:
         with Peer(url) as peer:
             yield peer
 
+    @pytest.fixture(params=("the same handle", "another handle", "another process"))
+    def other(self, request: pytest.FixtureRequest, store: Backend, opened: Opener) -> Handle:
+        """Whoever else uses the store."""
+        if request.param == "the same handle":
+            return store
+        if request.param == "another handle":
+            return opened()
+        if store.scope < Scope.HOST:
+            pytest.skip("other processes do not see this store")
+        return cast("Peer", request.getfixturevalue("peer"))
+
     @pytest.fixture
     def group(self) -> str:
         """A group that nobody else uses."""
@@ -104,12 +116,12 @@ def fresh_name(what: str) -> str:
     return f"{what}-{secrets.token_hex(6)}"
 
 
-def put(store: Backend, id: CheckpointId, value: bytes) -> Receipt:
+def put(store: Handle, id: CheckpointId, value: bytes) -> None:
     """Write one value."""
-    return store.write(Batch({id: value}))
+    store.write(Batch({id: value}))
 
 
-def delete(store: Backend, *ids: CheckpointId) -> None:
+def delete(store: Handle, *ids: CheckpointId) -> None:
     """Remove ids, in one batch."""
     batch = Batch()
     for id in ids:
@@ -117,10 +129,21 @@ def delete(store: Backend, *ids: CheckpointId) -> None:
     store.write(batch)
 
 
-def get(store: Backend, id: CheckpointId) -> bytes | None:
+def get(store: Handle, id: CheckpointId) -> bytes | None:
     """Read one value."""
     (value,) = store.read([id])
     return value
+
+
+def meanwhile(work: Callable[[], object]) -> Iterator[None]:
+    """Do *work* in a thread of its own; go on until it is done, and then once more."""
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work)
+        done = False
+        while not done:
+            done = working.done()
+            yield
+        working.result()
 
 
 def check_value(what: object, found: bytes | None, *allowed: bytes | None) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 from safekeeper.backend import Backend, Batch, CheckpointId
-from safekeeper.testing.contract.base import Kit, Opener, delete, put
+from safekeeper.testing.contract.base import Kit, Opener, delete, meanwhile, put
+from safekeeper.testing.peer import Handle
 
 
 class ListingContract(Kit):
@@ -48,43 +47,33 @@ class ListingContract(Kit):
         assert set(store.keys(group)) == keys
         assert groups | {group} <= set(store.groups())
 
-    def test_a_listing_that_was_begun_shows_what_stays_while_the_rest_changes(
-        self, store: Backend, opened: Opener, group: str
-    ) -> None:
+    def test_a_listing_shows_what_stays_while_the_rest_changes(self, store: Backend, other: Handle, group: str) -> None:
         staying = {b"stays-%d" % n for n in range(50)}
         leaving = [CheckpointId(group, b"leaves-%d" % n) for n in range(50)]
         store.write(Batch({CheckpointId(group, key): b"1" for key in staying}))
         store.write(Batch(dict.fromkeys(leaving, b"1")))
-        writer = opened()
         listing = store.keys(group)
         seen = {next(listing)}
-        delete(writer, *leaving)
-        writer.write(Batch({CheckpointId(group, key): b"2" for key in staying}))
-        writer.write(Batch({CheckpointId(group, b"comes-%d" % n): b"1" for n in range(50)}))
+        delete(other, *leaving)
+        other.write(Batch({CheckpointId(group, key): b"2" for key in staying}))
+        other.write(Batch({CheckpointId(group, b"comes-%d" % n): b"1" for n in range(50)}))
         seen.update(listing)
         assert staying <= seen
         assert seen <= staying | {id.key for id in leaving} | {b"comes-%d" % n for n in range(50)}
 
-    def test_what_stays_is_listed_while_others_write(self, store: Backend, opened: Opener, group: str) -> None:
+    def test_what_stays_is_listed_while_others_write(self, store: Backend, other: Handle, group: str) -> None:
         staying = [CheckpointId(group, b"stays-%d" % n) for n in range(10)]
         beside = [CheckpointId(f"{group}-{n}", b"stays") for n in range(5)]
         store.write(Batch(dict.fromkeys([*staying, *beside], b"0")))
-        writer = opened()
 
         def churn() -> None:
             for turn in range(15):
                 changing = [CheckpointId(group, b"changes-%d" % n) for n in range(5)]
                 passing = CheckpointId(f"{group}-passing", b"key")
-                writer.write(Batch(dict.fromkeys([*staying, *changing, passing], b"%d" % turn)))
-                delete(writer, *changing, passing)
+                other.write(Batch(dict.fromkeys([*staying, *changing, passing], b"%d" % turn)))
+                delete(other, *changing, passing)
 
-        with ThreadPoolExecutor(1) as pool:
-            churning = pool.submit(churn)
-            while True:
-                last = churning.done()
-                assert {id.key for id in staying} <= set(store.keys(group))
-                assert {id.group for id in [*staying, *beside]} <= set(store.groups())
-                if last:
-                    break
-            churning.result()
+        for _ in meanwhile(churn):
+            assert {id.key for id in staying} <= set(store.keys(group))
+            assert {id.group for id in [*staying, *beside]} <= set(store.groups())
         assert set(store.keys(group)) == {id.key for id in staying}
