@@ -21,7 +21,7 @@ from safekeeper.bench.properties import BadProperty, Settings, guess, load_file,
 from safekeeper.errors import BadUrl
 
 if TYPE_CHECKING:
-    from safekeeper.bench.driver import Phase, Result
+    from safekeeper.bench.driver import Result
 
 app = typer.Typer(
     help="Measure stores with YCSB's workloads.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
@@ -80,8 +80,10 @@ def store_url(url: str, settings: Settings) -> str:
     return url
 
 
-@app.command()
-def load(
+@app.command("load", help="Insert the records of a workload.")
+@app.command("run", help="Do the operations of a workload on records that were loaded before.")
+def measure(
+    context: typer.Context,
     url: StoreUrl,
     file: Files = None,
     property: Assignments = None,
@@ -93,37 +95,13 @@ def load(
     clients: Clients = 2,
     status: Status = False,
 ) -> None:
-    """Insert the records of a workload."""
-    settings = settings_of(file, property, threads, target, through_keeper)
-    _measure("load", url, settings, status=status, processes=processes, spark=spark, clients=clients)
-
-
-@app.command()
-def run(
-    url: StoreUrl,
-    file: Files = None,
-    property: Assignments = None,
-    threads: Threads = None,
-    target: Target = None,
-    through_keeper: Async = False,
-    processes: Processes = 1,
-    spark: Spark = None,
-    clients: Clients = 2,
-    status: Status = False,
-) -> None:
-    """Do the operations of a workload on records that were loaded before."""
-    settings = settings_of(file, property, threads, target, through_keeper)
-    _measure("run", url, settings, status=status, processes=processes, spark=spark, clients=clients)
-
-
-def _measure(
-    phase: Phase, url: str, settings: Settings, *, status: bool, processes: int, spark: str | None, clients: int
-) -> None:
+    """Load or run, whichever the command was called as."""
     require_histograms()
     from safekeeper.bench.on_spark import run_on_spark
     from safekeeper.bench.shares import Share, run_in_processes
 
-    share = Share(store_url(url, settings), phase, settings)
+    settings = settings_of(file, property, threads, target, through_keeper)
+    share = Share(store_url(url, settings), "load" if context.info_name == "load" else "run", settings)
     if spark is not None:
         result = run_on_spark(share, spark, clients)
     elif processes > 1:
@@ -168,11 +146,11 @@ def recover(
 
     The ids go to the group 'recover' of the store and stay there.
     """
-    from safekeeper.bench.recover import End, measure
+    from safekeeper.bench import recover as recovery
 
     found = []
-    end: End = "kill" if kill else "close"
-    for one in measure(url, numbers(ids, "--ids"), value_size=value_size, end=end, only_open=only_open):
+    end: recovery.End = "kill" if kill else "close"
+    for one in recovery.measure(url, numbers(ids, "--ids"), value_size=value_size, end=end, only_open=only_open):
         found.append(one)
         if not as_json:
             say(f"{one.ids:,} ids done")
