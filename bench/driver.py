@@ -2,8 +2,8 @@
 
     result = Driver(workload, backend).run()
 
-Ctrl-C, the time limit, and a store that fails again and again end a run early; what was measured until then is kept,
-and the result says that it is partial.
+Ctrl-C and a store that fails again and again end a run early; what was measured until then is kept, and the result says
+that it is partial.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -67,8 +68,8 @@ class _Control:
     """Looked at after each operation."""
     partial: str = ""
     recorders: list[Recorder] = field(default_factory=list)
-    ended: SimpleQueue[None] = field(default_factory=SimpleQueue)
-    """Gets an entry from each thread that has ended."""
+    wake: SimpleQueue[None] = field(default_factory=SimpleQueue)
+    """Gets an entry from each thread when it ends, for whoever waits."""
 
     def stop(self, partial: str = "") -> None:
         if not self.stopped:
@@ -173,13 +174,11 @@ class Driver:
     @staticmethod
     def _watch(workers: list[_Worker], control: _Control, until: float, status: StatusLine) -> None:
         """Wait for the workers; stop them when the time is up or at the first Ctrl-C."""
-        left = len(workers)
-        while left:
+        while not all(worker.ended for worker in workers):
             try:
                 # Not `join`: in Python 3.11, a thread whose join was interrupted counts as ended.
-                control.ended.get(timeout=min(0.1, max(until - time.monotonic(), 0.001)))
-                left -= 1
-            except Empty:
+                with suppress(Empty):
+                    control.wake.get(timeout=min(0.1, max(until - time.monotonic(), 0.001)))
                 status.print_if_due(control.operations)
             except KeyboardInterrupt:
                 if control.stopped:
@@ -212,6 +211,8 @@ class _Worker(Thread):
         self._tick = tick
         self._control = control
         self.crash: BaseException | None = None
+        self.ended = False
+        """Whether it has done its last."""
 
     def run(self) -> None:
         """Do the operations; keep what a mistake in a backend or here raises for the driver."""
@@ -222,7 +223,8 @@ class _Worker(Thread):
             self.crash = error
             self._control.stop("a thread crashed")
         self._session.recorder.fold()
-        self._control.ended.put(None)
+        self.ended = True
+        self._control.wake.put(None)
 
     def _run_freely(self) -> None:
         control, operation, recorder = self._control, self._operation, self._session.recorder

@@ -92,6 +92,8 @@ def _page_lines(outcomes: Sequence[Outcome], machine: Machine, *, quick: bool) -
     yield ""
     yield "Rates belong to this machine and to what else it did meanwhile. Ratios of things measured turn by turn hold"
     yield "elsewhere, too; where a script gives a spread, it is the lowest and the highest round."
+    if warning := machine.warning():
+        yield from ("", f"**{warning}**")
     yield ""
     yield "| goal | met | script |"
     yield "|---|---|---|"

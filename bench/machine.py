@@ -59,6 +59,15 @@ class Machine:
             f" {self.file_system or 'unknown file system'}, load {self.load:.1f} at the end; {versions}."
         )
 
+    def warning(self) -> str:
+        """What is to be said before numbers that were measured while others used the machine, else nothing."""
+        if self.load <= 2 * self.cores:
+            return ""
+        return (
+            f"The machine was busy with other work: {self.load:.0f} processes wanted its {self.cores} cores at the end."
+            " Measure again on an idle one before relying on any of this."
+        )
+
 
 def _processor() -> str:
     try:

@@ -106,6 +106,8 @@ def _sections(comparison: Comparison, machine: Machine) -> Iterator[str]:
         yield f'<p class="warning">Partial results: {escape(comparison.partial)}.</p>'
     for url, reason in comparison.failed.items():
         yield f'<p class="warning">{escape(url)} failed: {escape(reason)}</p>'
+    if warning := machine.warning():
+        yield f'<p class="warning">{escape(warning)}</p>'
     yield f"<p>{escape(machine.sentence())}</p>"
     yield f"<p>{escape(_what_ran(comparison))}</p>"
     yield _legend(comparison.urls)

@@ -87,3 +87,25 @@ def test_ctrl_c_keeps_what_was_measured_and_marks_it_as_partial():
     assert "PARTIAL RESULTS, interrupted after" in err
     assert "[OVERALL], Complete, 0\n" in out
     assert re.search(r"\[INSERT\], Return=OK, [1-9]", out)
+
+
+def test_stores_are_compared_and_the_results_written_as_asked(url, tmp_path):
+    files = [f"--{kind}={tmp_path}/out.{kind}" for kind in ("csv", "json", "html")]
+    small = ("-P", "s4thesis", "-p", "recordcount=10", "-p", "operationcount=20", "--threads", "1,2", "--repeat", "2")
+    table = answer("compare", url, f"raw://{tmp_path}/raw", *small, *files)
+    assert [line.split()[0] for line in table.splitlines()[1:]] == [url, f"raw://{tmp_path}/raw"] * 2
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
+    assert len(json.loads((tmp_path / "out.json").read_text())["points"]) == 4
+    assert "<h1>s4thesis on 2 stores</h1>" in (tmp_path / "out.html").read_text()
+
+
+def test_recovery_is_measured_at_the_numbers_of_ids_that_were_asked_for(url):
+    found = json.loads(answer("recover", url, "--ids", "3,6", "--json"))
+    assert [one["ids"] for one in found] == [3, 6]
+
+
+@pytest.mark.parametrize("command", (("recover", "file:///x", "--ids"), ("compare", "memory:", "--threads")))
+def test_a_list_of_numbers_is_checked(command):
+    done = bench(*command, "1,two")
+    assert done.returncode == 2
+    assert f"{command[-1]} 1,two: it takes whole numbers with commas" in done.stderr

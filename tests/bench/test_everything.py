@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from safekeeper.bench.everything import Outcome, Script, page, run, scripts
 from safekeeper.bench.goals import Goal, goals_in
 from safekeeper.bench.machine import Machine
@@ -30,3 +32,10 @@ def test_the_page_says_what_is_met_what_is_not_and_what_did_not_run():
 
 def test_a_script_that_fails_is_an_outcome():
     assert run(Script("nosuch", "", False), quick=True).failure.endswith("No module named safekeeper.bench.nosuch")
+
+
+def test_numbers_of_a_busy_machine_carry_a_warning():
+    idle = replace(Machine.here(), load=0.5, cores=2)
+    assert not idle.warning()
+    assert "**The machine was busy" not in page([], idle, quick=False)
+    assert "**The machine was busy" in page([], replace(idle, load=30.0), quick=False)

@@ -27,11 +27,11 @@ def test_percentiles_are_right_to_three_digits_and_the_rest_is_exact():
 
 
 def test_recording_in_bulk_is_the_same_as_one_by_one():
-    values = np.random.default_rng(14).integers(1, 10**10, 500)
+    values = np.random.default_rng(14).integers(1, 10**10, 200)
     bulk, single = latencies_of(*values), Latencies()
     for value in values:
         single.record(np.array([value]))
-    percents = np.linspace(0.1, 100, 500)
+    percents = np.linspace(0.5, 100, 40)
     assert [bulk.percentile(p) for p in percents] == [single.percentile(p) for p in percents]
 
 

@@ -104,6 +104,7 @@ def test_ctrl_c_ends_the_processes_and_keeps_what_they_measured(tmp_path):
     assert re.search(r"\[INSERT\], Return=OK, [1-9]", out)
 
 
+@pytest.mark.timeout(900)  # a busy machine takes minutes to start a JVM and its workers
 def test_executors_of_spark_run_on_one_store_together(tmp_path):
     url = f"file://{tmp_path}/store"
     Share(url, "load", SETTINGS).run()
