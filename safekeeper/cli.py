@@ -34,6 +34,7 @@ from safekeeper.backend import (
     Survives,
 )
 from safekeeper.bench.cli import app as bench
+from safekeeper.dev.cli import app as dev
 from safekeeper.errors import Corruption, SafekeeperError
 from safekeeper.registry import BUNDLED, third_party
 
@@ -45,6 +46,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(bench, name="bench")
+app.add_typer(dev, name="dev")
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 

@@ -1,0 +1,179 @@
+"""Which server has which bucket, and questions that find their way there.
+
+A server that stands alone has all of them. In a cluster the map comes from CLUSTER SLOTS; a node that no longer has a
+bucket says so, and the question goes out again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from redis import exceptions as driver
+from redis.crc import key_slot
+
+from safekeeper.backends.redis.layout import BUCKETS, group_list
+from safekeeper.backends.redis.options import Address, Connect, RedisOptions
+from safekeeper.backends.redis.server import Command, Facts, Link, Node
+from safekeeper.backends.redis.trouble import code_of, explain
+from safekeeper.errors import Unavailable
+
+ELSEWHERE = frozenset({"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"})
+"""What a node answers to what it has not done because it does not have it, or not for now."""
+
+_PAUSE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question for the server that has *bucket*. It changes nothing, so it can be asked twice."""
+
+    bucket: int
+    command: Callable[[Link], Command]
+    """Makes the command for the connection that it goes out on."""
+
+    @classmethod
+    def of(cls, bucket: int, *command: bytes) -> Request:
+        """A request whose command is the same on every connection."""
+        return cls(bucket, lambda _: command)
+
+
+class Router:
+    """The servers of a store."""
+
+    def __init__(self, address: Address, connect: Connect, options: RedisOptions) -> None:
+        self._connect = connect
+        self._options = options
+        self._lock = Lock()
+        self._nodes: dict[Address, Node] = {}
+        self._first = address
+        first = self._node(address)
+        self._node_of_bucket = [first] * BUCKETS
+        self._slots = [key_slot(group_list(options.prefix, bucket)) for bucket in range(BUCKETS)]
+        with first.link() as link:
+            self.in_cluster = link.facts.in_cluster
+        if self.in_cluster:
+            self._read_map()
+
+    def facts(self) -> list[Facts]:
+        """What each server that has a bucket says about itself."""
+        found = []
+        for node in set(self._node_of_bucket):
+            with node.link() as link:
+                found.append(link.facts)
+        return found
+
+    def node_of(self, bucket: int) -> Node:
+        """The server that has *bucket*, as far as is known."""
+        return self._node_of_bucket[bucket]
+
+    def ask(self, requests: Sequence[Request]) -> list[Any]:
+        """The answers to *requests*. Those for one server go out together.
+
+        What a server says it does not have is asked again where it is, until the time is up; a connection that breaks
+        is replaced once. Raise `Unavailable` when a server cannot be reached or refuses.
+        """
+        answers: list[Any] = [None] * len(requests)
+        give_up = time.monotonic() + self._options.timeout
+        waiting: dict[int, Address | None] = dict.fromkeys(range(len(requests)))
+        breaks = 0
+        while waiting:
+            again: dict[int, Address | None] = {}
+            moved = False
+            for node, indexes in self._by_node(requests, waiting).items():
+                try:
+                    got = _exchange(node, [requests[i] for i in indexes], any(waiting[i] for i in indexes))
+                except driver.RedisError as error:
+                    breaks += 1
+                    if breaks > 1 or isinstance(error, driver.TimeoutError):
+                        raise explain(node.address, error) from error
+                    again |= {i: waiting[i] for i in indexes}
+                    continue
+                for i, answer in zip(indexes, got, strict=True):
+                    if not isinstance(answer, Exception):
+                        answers[i] = answer
+                    elif code_of(answer) not in ELSEWHERE or time.monotonic() > give_up:
+                        raise explain(node.address, answer) from answer
+                    else:
+                        again[i] = _redirected(node.address, answer)
+                        moved = True
+            if moved:
+                self.look_again()
+            waiting = again
+        return answers
+
+    def _by_node(self, requests: Sequence[Request], waiting: dict[int, Address | None]) -> dict[Node, list[int]]:
+        """Which of the *waiting* requests go where: to whom the map says, or to whom the last one named."""
+        found: dict[Node, list[int]] = {}
+        for i, sent_to in waiting.items():
+            node = self._node(sent_to) if sent_to else self._node_of_bucket[requests[i].bucket]
+            found.setdefault(node, []).append(i)
+        return found
+
+    def look_again(self) -> None:
+        """Find out anew, after a moment, who has what."""
+        time.sleep(_PAUSE)
+        self._read_map()
+
+    def _read_map(self) -> None:
+        """Find out anew which node has which bucket; from any node that answers."""
+        problem: Exception | None = None
+        for node in list(self._nodes.values()):
+            try:
+                with node.link() as link:
+                    (slots,) = link.call([(b"CLUSTER", b"SLOTS")])
+            except (driver.RedisError, Unavailable) as error:
+                problem = error
+                continue
+            if isinstance(slots, Exception):
+                problem = explain(node.address, slots)
+                continue
+            self._set_map(node.address, slots)
+            return
+        raise problem if isinstance(problem, Unavailable) else Unavailable(f"no node of the cluster answers: {problem}")
+
+    def _set_map(self, asked: Address, slots: Sequence[Any]) -> None:
+        ranges = []
+        for first, last, (host, port, *_), *_replicas in slots:
+            ranges.append((first, last, self._node(Address(host.decode() if host else asked.host, port))))
+        self._forget_all_but({node for _, _, node in ranges})
+        for bucket, slot in enumerate(self._slots):
+            for first, last, node in ranges:
+                if first <= slot <= last:
+                    self._node_of_bucket[bucket] = node
+
+    def _forget_all_but(self, nodes: set[Node]) -> None:
+        with self._lock:
+            for address, node in list(self._nodes.items()):
+                if node not in nodes and address != self._first:
+                    self._nodes.pop(address).close()
+
+    def _node(self, address: Address) -> Node:
+        with self._lock:
+            if address not in self._nodes:
+                self._nodes[address] = Node(address, self._connect, self._options.connections)
+            return self._nodes[address]
+
+    def close(self) -> None:
+        """Close every connection that is not at work; those at work are closed when they have done it."""
+        for node in list(self._nodes.values()):
+            node.close()
+
+
+def _exchange(node: Node, requests: Sequence[Request], asking: bool) -> list[Any]:
+    with node.link() as link:
+        commands = [request.command(link) for request in requests]
+        if not asking:
+            return link.call(commands)
+        return link.call([each for command in commands for each in ((b"ASKING",), command)])[1::2]
+
+
+def _redirected(asked: Address, answer: Exception) -> Address | None:
+    """The node that is to be asked just this once, while a slot is moving there."""
+    if code_of(answer) != "ASK":
+        return None
+    host, _, port = str(answer).split()[-1].rpartition(":")  # "ASK 3999 127.0.0.1:6381", with or without the code
+    return Address(host or asked.host, int(port))

@@ -1,0 +1,248 @@
+"""One Redis server: connections to it, what it says about itself, and the leases that connections hold there."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from redis import exceptions as driver
+
+from safekeeper.backend import Survives
+from safekeeper.backends.redis.options import Address, Connect, Wire
+from safekeeper.backends.redis.trouble import Misconfigured, code_of, explain_connecting
+from safekeeper.errors import Unavailable
+
+Command = Sequence[bytes | memoryview]
+
+_ASKED = (b"appendfsync", b"no-appendfsync-on-rewrite")
+_GRANT = b"#!lua flags=allow-oom\nreturn redis.call('SET', KEYS[1], '', 'PX', ARGV[1])"
+_TRUSTED_FOR = 0.5
+_UNTOUCHED_FOR = 30.0
+_CLOCK_DRIFT = 0.05
+_SENT_TOGETHER = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a server says about itself. What it does not say counts as what promises least."""
+
+    run_id: str
+    """Changes with every start of the server."""
+    in_cluster: bool
+    survives: Survives
+    """What a write survives once the server has answered it."""
+    scans_keys: bool
+    """It can go through the keys of a hash without sending the values (HSCAN NOVALUES)."""
+    waits_for_aof: bool
+    """It knows WAITAOF, and keeps an append-only file that one can wait for."""
+
+    @classmethod
+    def of(cls, info: Mapping[str, str], config: Mapping[str, str]) -> Facts:
+        redis, valkey = _version(info, "redis_version"), _version(info, "valkey_version")
+        appends = info.get("aof_enabled") == "1"
+        return cls(
+            run_id=info.get("run_id", ""),
+            in_cluster=info.get("cluster_enabled") == "1",
+            survives=_survives(config) if appends else Survives.NOTHING,
+            scans_keys=valkey >= (8, 0) or redis >= (7, 4),
+            waits_for_aof=appends and redis >= (7, 2),  # what Valkey gives as redis_version is 7.2
+        )
+
+
+def _survives(config: Mapping[str, str]) -> Survives:
+    """What the append-only file makes of a write that was answered.
+
+    The file is written before the answer is sent, but with `everysec` not while an earlier sync is going on: then a
+    killed server loses what it has answered.
+    """
+    appendfsync = config.get("appendfsync")
+    if appendfsync == "always" and config.get("no-appendfsync-on-rewrite") == "no":
+        return Survives.PROCESS | Survives.OS | Survives.POWER
+    return Survives.PROCESS if appendfsync in ("always", "no") else Survives.NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right of a connection to change something. Both moments are of our own monotonic clock."""
+
+    name: bytes
+    bucket: int
+    lasts_until: float
+    """It is there until this moment at least."""
+    gone_at: float
+    """It is gone at this moment."""
+
+    @staticmethod
+    def commands(name: bytes, seconds: float) -> list[Command]:
+        """The commands that get a lease for so long, and watch it. They work with full memory too."""
+        return [(b"EVAL", _GRANT, b"1", name, b"%d" % (seconds * 1000)), (b"WATCH", name)]
+
+    @classmethod
+    def granted(cls, name: bytes, bucket: int, seconds: float, asked_at: float) -> Lease:
+        """The lease that was asked for at a moment, now that the answer is here."""
+        return cls(name, bucket, asked_at + seconds, time.monotonic() + seconds + _CLOCK_DRIFT)
+
+    def renewed(self, seconds: float, asked_at: float) -> Lease:
+        """The same one, granted again."""
+        return Lease.granted(self.name, self.bucket, seconds, asked_at)
+
+
+class Link:
+    """A connection that has been made, with what is known about the server at its other end."""
+
+    def __init__(self, address: Address, connection: Wire) -> None:
+        self.address = address
+        self.lease: Lease | None = None
+        """Watched by the server, and good for one transaction."""
+        self._connection = connection
+        self._unanswered = 0
+        self._touched = time.monotonic()
+        try:
+            connection.connect()
+            self.facts = self._ask()
+        except driver.RedisError as error:
+            connection.disconnect()
+            raise explain_connecting(address, error) from error
+        except Unavailable:
+            connection.disconnect()
+            raise
+
+    def _ask(self) -> Facts:
+        (info,) = self.call([(b"INFO",)])
+        if isinstance(info, Exception) and code_of(info) != "NOPERM":
+            raise info
+        (config,) = self.call([(b"CONFIG", b"GET", *_ASKED)])
+        facts = _parse_info(info) if isinstance(info, bytes) else {}
+        policy = facts.get("maxmemory_policy", "noeviction")
+        if facts.get("maxmemory", "0") != "0" and policy != "noeviction":
+            raise Misconfigured(
+                f"{self.address}: throws data away when its memory is full (maxmemory-policy {policy}): "
+                "set it to noeviction"
+            )
+        return Facts.of(facts, _pairs(config) if isinstance(config, list) else {})
+
+    def call(self, commands: Sequence[Command]) -> list[Any]:
+        """The answers to *commands*, sent together; an error that the server answered stands in its place.
+
+        A driver's error means that the connection is gone and that any of the commands may still be carried out.
+        """
+        self.send(commands)
+        return self.receive()
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """The first half of `call`."""
+        self._unanswered = len(commands)
+        self._touched = time.monotonic()
+        self._connection.send_packed_command(pack(commands))
+
+    def receive(self) -> list[Any]:
+        """The second half of `call`."""
+        answers: list[Any] = []
+        while self._unanswered:
+            try:
+                answers.append(self._connection.read_response())
+            except driver.ResponseError as error:
+                answers.append(error)
+            self._unanswered -= 1
+        return answers
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether every command was answered."""
+        return not self._unanswered
+
+    def is_good(self) -> bool:
+        """Whether the server has not hung up meanwhile. After a moment that is looked at, after long it is asked."""
+        idle = time.monotonic() - self._touched
+        if idle < _TRUSTED_FOR:
+            return True
+        try:
+            if self._connection.can_read(timeout=0):
+                return False
+            if idle > _UNTOUCHED_FOR:
+                self.call([(b"PING",)])
+        except driver.RedisError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+
+class Node:
+    """A server, and the idle connections to it."""
+
+    def __init__(self, address: Address, connect: Connect, keep: int) -> None:
+        self.address = address
+        self._connect = connect
+        self._keep = keep
+        self._idle: deque[Link] = deque()
+        self._open = True
+
+    @contextmanager
+    def link(self) -> Iterator[Link]:
+        """A connection for this block alone."""
+        link = self.take()
+        try:
+            yield link
+        finally:
+            self.give_back(link)
+
+    def take(self) -> Link:
+        """A connection for the caller alone, until it is given back."""
+        with suppress(IndexError):
+            while True:
+                link = self._idle.pop()
+                if link.is_good():
+                    return link
+                link.close()
+        return Link(self.address, self._connect(self.address))
+
+    def give_back(self, link: Link) -> None:
+        """Keep *link* for the next one, unless something is left unanswered or there are enough."""
+        if link.is_clean and self._open and len(self._idle) < self._keep:
+            self._idle.append(link)
+        else:
+            link.close()
+
+    def close(self) -> None:
+        """Close the idle connections; those at work are closed when they have done it."""
+        self._open = False
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+
+def pack(commands: Sequence[Command]) -> list[bytes | memoryview]:
+    """*commands* as they go over the wire, in pieces to send one after the other. Large arguments are not copied."""
+    pieces: list[bytes | memoryview] = []
+    small: list[bytes | memoryview] = []
+    for command in commands:
+        small.append(b"*%d\r\n" % len(command))
+        for argument in command:
+            if len(argument) <= _SENT_TOGETHER:
+                small.append(b"$%d\r\n%b\r\n" % (len(argument), bytes(argument)))
+            else:
+                small.append(b"$%d\r\n" % len(argument))
+                pieces += [b"".join(small), argument]
+                small = [b"\r\n"]
+    pieces.append(b"".join(small))
+    return pieces
+
+
+def _parse_info(info: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in info.decode("utf-8", "replace").splitlines() if not line.startswith("#"))
+    return {name: value for name, _, value in lines}
+
+
+def _version(info: Mapping[str, str], name: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in info.get(name, "").split(".")[:2] if number.isdecimal())
+
+
+def _pairs(flat: Sequence[bytes]) -> dict[str, str]:
+    words = [word.decode("utf-8", "replace") for word in flat]
+    return dict(zip(words[::2], words[1::2], strict=False))

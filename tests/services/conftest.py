@@ -1,0 +1,152 @@
+"""Real servers, started once a run on loopback. A server that cannot be had fails the tests that need it."""
+
+import queue
+import secrets
+import socket
+import threading
+import time
+from contextlib import ExitStack, closing, suppress
+
+import pytest
+
+from safekeeper.dev.redis import RedisCluster, RedisServer, make_certificate
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory):
+    """Where the servers keep their data."""
+    return tmp_path_factory.mktemp("servers")
+
+
+@pytest.fixture(scope="session")
+def redis_always(servers):
+    with RedisServer(servers / "always", appendonly="yes", appendfsync="always") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_cluster(servers):
+    with RedisCluster(servers / "cluster", appendonly="yes", appendfsync="always") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def certificate(servers):
+    return make_certificate(servers)
+
+
+@pytest.fixture(scope="session")
+def redis_tls(servers, certificate):
+    with RedisServer(
+        servers / "tls", tls=certificate, password="a pass/word", appendonly="yes", appendfsync="always"
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey(servers):
+    with RedisServer(servers / "valkey", program="valkey-server", appendonly="yes", appendfsync="always") as server:
+        yield server
+
+
+@pytest.fixture
+def fresh():
+    """Makes the URL of a store in a server that nobody has written to yet."""
+
+    def make(server, **options):
+        words = [f"{name.replace('_', '-')}={value}" for name, value in options.items()]
+        query = "&".join([f"prefix=test-{secrets.token_hex(6)}", *words])
+        return f"{server.url}{'&' if '?' in server.url else '?'}{query}"
+
+    return make
+
+
+class Proxy:
+    """Passes bytes on to a server, until it is told to hold back what clients send."""
+
+    def __init__(self, port):
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._stopped = []
+        self._sockets = []
+        self.held = b""
+        self.port = self._listener.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def hold(self):
+        """From now on nothing that clients send arrives; it is in `held`."""
+        self.held = b""
+        self._flowing.clear()
+        self._stopped.append(self._flowing)
+
+    def wait_for_held(self, what=b""):
+        """Return when clients have sent something that was held back, with *what* in it."""
+        give_up = time.monotonic() + 60
+        while not self.held or what not in self.held:
+            assert time.monotonic() < give_up, "the client did not send it"
+            time.sleep(0.005)
+
+    def release(self):
+        """Let everything that was held back arrive, whether or not its sender still wants it."""
+        for flowing in self._stopped:
+            flowing.set()
+
+    def let_others_through(self):
+        """What was held back stays so; connections that are made from now on are not affected."""
+        self._flowing = threading.Event()
+        self._flowing.set()
+
+    def cut(self):
+        """Break the connections to the clients; what they have sent still arrives when it is released."""
+        for client, _ in self._sockets:
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets.append((client, server))
+                threading.Thread(target=self._pass_on, args=(client, server, self._flowing), daemon=True).start()
+                threading.Thread(target=self._pass_back, args=(server, client), daemon=True).start()
+
+    def _pass_on(self, client, server, flowing):
+        backlog = queue.SimpleQueue()
+        threading.Thread(target=self._read, args=(client, flowing, backlog), daemon=True).start()
+        with suppress(OSError):
+            while data := backlog.get():
+                flowing.wait()
+                server.sendall(data)
+
+    def _read(self, client, flowing, backlog):
+        with suppress(OSError):
+            while data := client.recv(1 << 16):
+                if not flowing.is_set():
+                    self.held += data
+                backlog.put(data)
+        backlog.put(b"")
+
+    def _pass_back(self, server, client):
+        with suppress(OSError):
+            while data := server.recv(1 << 16):
+                client.sendall(data)
+
+    def close(self):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for pair in self._sockets:
+            for end in pair:
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+
+
+@pytest.fixture
+def proxy_to():
+    """Starts a `Proxy` in front of a server."""
+    with ExitStack() as stack:
+        yield lambda server: stack.enter_context(closing(Proxy(server.port)))
