@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 PACKAGES = {
+    "chromium": "chromium",
     "javac": "openjdk-17-jdk-headless",
     "ip": "iproute2",
     "openssl": "openssl",
