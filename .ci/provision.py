@@ -12,6 +12,9 @@ import sys
 
 PACKAGES = {
     "javac": "openjdk-17-jdk-headless",
+    "ip": "iproute2",
+    "openssl": "openssl",
+    "redis-server": "redis-server",
 }
 """The command that is needed, and the package that has it."""
 

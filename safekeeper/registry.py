@@ -50,6 +50,9 @@ class Bundled:
 BUNDLED: dict[str, Bundled] = {
     "memory": Bundled("memory", "MemoryBackend", None, None, "process", "nothing", "a dict, for tests and examples"),
     "file": Bundled("file", "FileBackend", None, None, "host", "process, os, power", "one file per id"),
+    "redis": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "Redis 7 or Valkey"),
+    "rediss": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "the same over TLS"),
+    "redis+unix": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "the same, by socket"),
 }
 
 

@@ -1,0 +1,14 @@
+"""`redis:` keeps checkpoints in Redis 7 or Valkey, alone, with replicas or as a cluster.
+
+    redis://[user:password@]host[:6379][/db][?option=value]      over TCP
+    rediss://...                                                 over TLS
+    redis+unix:///path/of/the/socket[?option=value]              on the same host
+
+Whether the server is part of a cluster, and what a write survives there, is asked when a connection is made; the
+options are the fields of `RedisOptions`. What a write survives is in `docs/durability.md`, the layout in `layout.py`.
+"""
+
+from safekeeper.backends.redis.backend import RedisBackend
+from safekeeper.backends.redis.options import RedisOptions
+
+__all__ = ["RedisBackend", "RedisOptions"]

@@ -1,0 +1,133 @@
+"""Real servers, started once a run on loopback. A server that cannot be had fails the tests that need it."""
+
+import secrets
+import socket
+import threading
+import time
+from contextlib import ExitStack, closing, suppress
+
+import pytest
+
+from safekeeper.dev.redis import RedisCluster, RedisServer, make_certificate
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory):
+    """Where the servers keep their data."""
+    return tmp_path_factory.mktemp("servers")
+
+
+@pytest.fixture(scope="session")
+def redis_always(servers):
+    with RedisServer(servers / "always", appendonly="yes", appendfsync="always") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_cluster(servers):
+    with RedisCluster(servers / "cluster", appendonly="yes", appendfsync="always") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def certificate(servers):
+    return make_certificate(servers)
+
+
+@pytest.fixture(scope="session")
+def redis_tls(servers, certificate):
+    with RedisServer(
+        servers / "tls", tls=certificate, password="a pass/word", appendonly="yes", appendfsync="always"
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey(servers):
+    with RedisServer(servers / "valkey", program="valkey-server", appendonly="yes", appendfsync="always") as server:
+        yield server
+
+
+@pytest.fixture
+def fresh():
+    """Makes the URL of a store in a server that nobody has written to yet."""
+
+    def make(server, **options):
+        words = [f"{name.replace('_', '-')}={value}" for name, value in options.items()]
+        query = "&".join([f"prefix=test-{secrets.token_hex(6)}", *words])
+        return f"{server.url}{'&' if '?' in server.url else '?'}{query}"
+
+    return make
+
+
+class Proxy:
+    """Passes bytes on to a server, until it is told to hold back what clients send."""
+
+    def __init__(self, port):
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._sockets = []
+        self._held = 0
+        self.port = self._listener.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def hold(self):
+        """From now on nothing that clients send arrives."""
+        self._flowing.clear()
+
+    def wait_for_held(self, size):
+        """Return when clients have sent so many bytes that were held back."""
+        give_up = time.monotonic() + 60
+        while self._held < size:
+            assert time.monotonic() < give_up, "the client sent nothing"
+            time.sleep(0.005)
+
+    def release(self):
+        """Let everything that was held back arrive, whether or not its sender still wants it."""
+        self._flowing.set()
+
+    def cut(self):
+        """Break the connections to the clients; what they have sent still arrives when it is released."""
+        for client, _ in self._sockets:
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets.append((client, server))
+                threading.Thread(target=self._pass_on, args=(client, server), daemon=True).start()
+                threading.Thread(target=self._pass_back, args=(server, client), daemon=True).start()
+
+    def _pass_on(self, client, server):
+        with suppress(OSError):
+            while data := client.recv(1 << 16):
+                if not self._flowing.is_set():
+                    self._held += len(data)
+                self._flowing.wait()
+                server.sendall(data)
+
+    def _pass_back(self, server, client):
+        with suppress(OSError):
+            while data := server.recv(1 << 16):
+                client.sendall(data)
+
+    def close(self):
+        self._listener.close()
+        for pair in self._sockets:
+            for end in pair:
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+
+
+@pytest.fixture
+def proxy_to():
+    """Starts a `Proxy` in front of a server."""
+    with ExitStack() as stack:
+        yield lambda server: stack.enter_context(closing(Proxy(server.port)))

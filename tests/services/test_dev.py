@@ -1,0 +1,77 @@
+"""`safekeeper dev`: servers that are there while somebody wants them, and not a moment longer."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import safekeeper
+from safekeeper import Batch, CheckpointId, Unavailable
+from safekeeper.dev.process import DevError
+from safekeeper.dev.redis import RedisServer
+
+A = CheckpointId("g", b"a")
+
+
+@pytest.fixture
+def dev():
+    """Runs `safekeeper dev ...` and gives the process and the URL that it prints."""
+    running = []
+
+    def start(*arguments):
+        command = [sys.executable, "-m", "safekeeper.cli", "dev", *arguments]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        running.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+        return running[-1], running[-1].stdout.readline().strip()
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def wait_until_nobody_listens(url):
+    give_up = time.monotonic() + 60
+    while True:
+        try:
+            safekeeper.open(url).close()
+        except Unavailable:
+            return
+        assert time.monotonic() < give_up, "the server is still there"
+
+
+@pytest.mark.parametrize("arguments", ([], ["--valkey", "--appendfsync", "no"], ["--cluster"]), ids=" ".join)
+def test_a_server_can_be_tried_until_ctrl_c(dev, arguments):
+    process, url = dev("redis", *arguments)
+    with safekeeper.open(url) as store:
+        assert store.survives
+        store.write(Batch({A: b"value"}))
+        assert store.read([A]) == [b"value"]
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    wait_until_nobody_listens(url)
+
+
+def test_a_server_ends_with_whoever_started_it_however_that_ends(dev):
+    process, url = dev("redis")
+    safekeeper.open(url).close()
+    process.kill()
+    wait_until_nobody_listens(url)
+
+
+def test_data_stays_in_the_folder_that_was_given(dev, tmp_path):
+    for expected, value in ((None, b"1"), (b"1", b"2")):
+        process, url = dev("redis", "--folder", str(tmp_path))
+        with safekeeper.open(url) as store:
+            assert store.read([A]) == [expected]
+            store.write(Batch({A: value}))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path):
+    with pytest.raises(DevError, match=r"did not start: .*no-such-setting"):
+        RedisServer(tmp_path, no_such_setting="1").start()

@@ -1,0 +1,281 @@
+"""What the kit cannot know about `redis:`: its layout, its commands, its connections."""
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import safekeeper
+from safekeeper import MAX_VALUE_BYTES, Batch, CheckpointId, Corruption, Survives, Unavailable
+from safekeeper.dev.redis import RedisServer
+
+A, B = CheckpointId("g", b"a"), CheckpointId("g", b"b")
+LARGE = b"large" * 200_000  # two parts
+ON_DISK = Survives.PROCESS | Survives.OS | Survives.POWER
+
+
+@pytest.fixture
+def url(redis_always, fresh):
+    return fresh(redis_always)
+
+
+@pytest.fixture
+def store(url):
+    with safekeeper.open(url) as store:
+        yield store
+
+
+@pytest.fixture
+def client(redis_always):
+    """The driver's own client: looks at the server past the backend."""
+    with redis_always.client() as client:
+        yield client
+
+
+@pytest.fixture
+def names(url, client):
+    """The names of the store's keys, without the prefix."""
+    prefix = url.partition("prefix=")[2]
+    return lambda: sorted(name.decode().removeprefix(f"{prefix}:") for name in client.scan_iter(f"{prefix}:*"))
+
+
+def full_name(url, name):
+    return f"{url.partition('prefix=')[2]}:{name}"
+
+
+def delete(store, *ids):
+    batch = Batch()
+    for id in ids:
+        batch.delete(id)
+    store.write(batch)
+
+
+class TestLayout:
+    def test_a_group_is_a_hash_and_stands_in_the_list_of_its_bucket_while_it_has_an_id(self, store, names):
+        store.write(Batch({A: b"1", B: b"2"}))
+        assert names() == ["{97}:groups", "{97}:ids:g"]
+        delete(store, A)
+        assert names() == ["{97}:groups", "{97}:ids:g"]
+        delete(store, B)
+        assert names() == []
+
+    def test_a_value_of_version_1_still_opens(self, store, url, client):
+        client.hset(full_name(url, "{97}:ids:g"), b"a", bytes.fromhex("01 6d31eaa884d89562 76616c7565"))
+        assert store.read([A]) == [b"value"]
+
+    def test_every_flipped_byte_and_every_truncation_is_corruption(self, store, url, client):
+        store.write(Batch({A: b"value"}))
+        whole = client.hget(full_name(url, "{97}:ids:g"), b"a")
+        damaged = [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in range(len(whole))]
+        damaged += [whole[:i] for i in range(len(whole))] + [whole + b"\0"]
+        for data in damaged:
+            client.hset(full_name(url, "{97}:ids:g"), b"a", data)
+            with pytest.raises(Corruption, match=r"g/a in the hash .*:\{97\}:ids:g: "):
+                store.read([A])
+
+    def test_a_value_under_another_ids_name_is_corruption(self, store, url, client):
+        store.write(Batch({A: b"value"}))
+        client.hset(full_name(url, "{97}:ids:g"), b"b", client.hget(full_name(url, "{97}:ids:g"), b"a"))
+        with pytest.raises(Corruption, match=r"g/b in the hash .*: the checksum does not match"):
+            store.read([B])
+
+    def test_stores_with_different_prefixes_do_not_meet(self, store, redis_always, fresh):
+        with safekeeper.open(fresh(redis_always)) as other:
+            store.write(Batch({A: b"mine"}))
+            other.write(Batch({A: b"theirs"}))
+            assert (store.read([A]), other.read([A])) == ([b"mine"], [b"theirs"])
+            delete(other, A)
+            assert (list(store.groups()), list(other.groups())) == (["g"], [])
+
+
+class TestLargeValues:
+    @pytest.mark.parametrize("replace", ("small", "large", "delete"))
+    def test_the_parts_of_a_value_go_when_it_is_replaced_or_deleted(self, store, names, replace):
+        store.write(Batch({A: LARGE}))
+        before = [name for name in names() if ":part:" in name]
+        assert len(before) == 2
+        if replace == "delete":
+            delete(store, A)
+        else:
+            store.write(Batch({A: b"small" if replace == "small" else LARGE[::-1]}))
+        left = [name for name in names() if ":part:" in name or ":large:" in name]
+        assert len(left) == (3 if replace == "large" else 0)
+        assert not set(before) & set(left)
+
+    def test_parts_whose_head_never_came_expire(self, store, url, client, names):
+        client.set(full_name(url, "{97}:ids:g"), b"in the way")
+        with pytest.raises(Unavailable, match="something else under our names"):
+            store.write(Batch({A: LARGE}))
+        parts = [name for name in names() if ":part:" in name]
+        assert len(parts) == 2
+        assert list(store.groups()) == []
+        assert all(0 < client.ttl(full_name(url, part)) <= 3600 for part in parts)
+
+    def test_the_parts_of_a_value_that_is_there_do_not_expire(self, store, url, client, names):
+        store.write(Batch({A: LARGE}))
+        assert [client.ttl(full_name(url, part)) for part in names() if ":part:" in part] == [-1, -1]
+
+    def test_a_part_that_is_gone_is_corruption_not_an_absent_value(self, store, url, client, names):
+        store.write(Batch({A: LARGE, B: b"well"}))
+        client.delete(full_name(url, [name for name in names() if ":part:" in name][1]))
+        with pytest.raises(Corruption, match=r"g/a in the hash .*: parts of the value are gone"):
+            store.read([A])
+        assert store.read([B]) == [b"well"]
+
+    def test_a_part_that_was_changed_is_corruption(self, store, url, client, names):
+        store.write(Batch({A: LARGE}))
+        client.setrange(full_name(url, next(name for name in names() if ":part:" in name)), 7, b"?")
+        with pytest.raises(Corruption, match="the checksum does not match"):
+            store.read([A])
+
+    def test_a_server_with_the_smallest_limits_takes_the_largest_value(self, servers, fresh):
+        limits = {"proto_max_bulk_len": "1mb", "client_query_buffer_limit": "1mb"}
+        with RedisServer(servers / "narrow", **limits) as server, safekeeper.open(fresh(server)) as store:
+            value = bytes(range(256)) * (MAX_VALUE_BYTES // 256)
+            store.write(Batch({A: value, B: b"small"}))
+            assert store.read([B, A]) == [b"small", value]
+
+
+class TestSurvives:
+    @pytest.mark.parametrize(
+        ("settings", "survives"),
+        (
+            ({"appendonly": "yes", "appendfsync": "always"}, ON_DISK),
+            ({"appendonly": "yes", "appendfsync": "always", "no_appendfsync_on_rewrite": "yes"}, Survives.PROCESS),
+            ({"appendonly": "yes", "appendfsync": "no"}, Survives.PROCESS),
+            ({"appendonly": "yes", "appendfsync": "everysec"}, Survives.NOTHING),
+            ({"appendonly": "no", "appendfsync": "always"}, Survives.NOTHING),
+        ),
+        ids=("always", "always, not during a rewrite", "no", "everysec", "off"),
+    )
+    def test_what_a_write_survives_follows_from_the_servers_settings(self, tmp_path, fresh, settings, survives):
+        with RedisServer(tmp_path, **settings) as server, safekeeper.open(fresh(server)) as store:
+            assert store.survives == survives
+            assert store.write(Batch({A: b""})).survives == survives
+
+    def test_a_receipt_follows_a_server_that_came_back_with_other_settings(self, tmp_path, fresh):
+        settings = {"appendonly": "yes", "appendfsync": "always"}
+        with RedisServer(tmp_path, **settings) as server, safekeeper.open(fresh(server)) as store:
+            assert store.write(Batch({A: b""})).survives == ON_DISK
+            with server.client() as client:
+                client.config_set("appendfsync", "everysec")
+                client.client_kill_filter(_type="normal", skipme=True)
+            assert store.write(Batch({A: b""})).survives == Survives.NOTHING
+
+    def test_all_masters_of_a_cluster_count(self, redis_cluster, fresh):
+        with redis_cluster.nodes[2].client() as client:
+            client.config_set("appendfsync", "no")
+            try:
+                with safekeeper.open(fresh(redis_cluster)) as store:
+                    assert store.survives == Survives.PROCESS
+            finally:
+                client.config_set("appendfsync", "always")
+
+
+class TestCommands:
+    @pytest.fixture
+    def count(self):
+        """Runs a function and gives the commands that a server carried out meanwhile, and the bytes it sent."""
+
+        def run(server, function):
+            with server.client() as client:
+                client.config_resetstat()
+                function()
+                calls = {
+                    name.removeprefix("cmdstat_"): stat["calls"] for name, stat in client.info("commandstats").items()
+                }
+                return calls, client.info("stats")["total_net_output_bytes"]
+
+        return run
+
+    @pytest.mark.parametrize(("name", "listing"), (("redis_always", "hkeys"), ("valkey", "hscan")))
+    def test_listing_one_group_among_many_costs_as_much_as_the_group(self, request, fresh, count, name, listing):
+        server = request.getfixturevalue(name)
+        with safekeeper.open(fresh(server)) as store:
+            store.write(Batch({CheckpointId(f"group{n}", b"key"): b"" for n in range(2000)}))
+            store.write(Batch({CheckpointId("mine", b"%d" % n): bytes(20_000) for n in range(100)}))
+            calls, sent = count(server, lambda: list(store.keys("mine")))
+            assert calls == {"config|resetstat": 1, listing: 1}
+            assert sent < 20_000, "values were sent too"
+            calls, _ = count(server, lambda: list(store.groups()))
+            assert calls == {"config|resetstat": 1, "smembers": 256}
+
+    def test_the_keys_of_a_large_group_stream_where_the_server_can(self, valkey, fresh, count):
+        with safekeeper.open(fresh(valkey)) as store:
+            store.write(Batch({CheckpointId("g", b"%d" % n): b"" for n in range(10_000)}))
+            keys = store.keys("g")
+            calls, _ = count(valkey, lambda: list(itertools.islice(keys, 100)))
+            assert calls["hscan"] == 1
+            calls, _ = count(valkey, lambda: list(keys))
+            assert calls["hscan"] > 5
+
+    def test_a_batch_of_many_groups_takes_few_syncs(self, redis_always, store):
+        with redis_always.client() as client:
+            before = client.info("stats")["total_reads_processed"]
+            store.write(Batch({CheckpointId(f"group{n}", b"key"): bytes(100) for n in range(500)}))
+            assert client.info("stats")["total_reads_processed"] - before < 50
+
+    def test_a_server_that_forgot_the_script_is_told_again(self, store, client):
+        store.write(Batch({A: b"1"}))
+        client.script_flush()
+        store.write(Batch({A: b"2"}))
+        assert store.read([A]) == [b"2"]
+
+    def test_a_clock_that_moved_is_read_again(self, store):
+        store.write(Batch({A: b"1"}))
+        (node,) = store._router._nodes.values()
+        for link in node._idle:
+            link._clock_ahead -= 3600 * 1_000_000
+        store.write(Batch({A: b"2"}))
+        assert store.read([A]) == [b"2"]
+
+
+class TestConnections:
+    def test_connections_that_the_server_dropped_are_replaced_before_they_are_used(self, store, client):
+        store.write(Batch({A: b"1"}))
+        client.client_kill_filter(_type="normal", skipme=True)
+        store.write(Batch({A: b"2"}))
+        client.client_kill_filter(_type="normal", skipme=True)
+        assert store.read([A]) == [b"2"]
+
+    def test_a_read_whose_connection_breaks_is_asked_again(self, redis_always, store, url, proxy_to):
+        proxy = proxy_to(redis_always)
+        store.write(Batch({A: b"value"}))
+        with safekeeper.open(f"{proxy.url}?prefix={url.partition('prefix=')[2]}&timeout=60") as behind:
+            proxy.hold()
+
+            def break_it():
+                proxy.wait_for_held(1)
+                proxy.cut()
+                proxy.release()
+
+            breaking = threading.Thread(target=break_it)
+            breaking.start()
+            assert behind.read([A]) == [b"value"]
+            breaking.join()
+
+    def test_idle_connections_are_kept_up_to_the_number_that_was_given(self, redis_always, fresh, client):
+        before = client.info("clients")["connected_clients"]
+        with safekeeper.open(fresh(redis_always, connections=2)) as store:
+            barrier = threading.Barrier(8)
+
+            def write(number):
+                barrier.wait()
+                for _ in range(10):
+                    store.write(Batch({CheckpointId("g", b"%d" % number): b""}))
+
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(write, range(8)))
+            (node,) = store._router._nodes.values()
+            assert len(node._idle) <= 2
+        for _ in range(1000):  # the server notices a moment later
+            if client.info("clients")["connected_clients"] <= before:
+                break
+        assert client.info("clients")["connected_clients"] <= before
+
+    def test_a_unix_socket_will_do(self, tmp_path):
+        path = tmp_path / "socket"
+        with RedisServer(tmp_path, unixsocket=str(path)), safekeeper.open(f"redis+unix://{path}?db=3") as store:
+            store.write(Batch({A: b"value"}))
+            assert store.read([A]) == [b"value"]
