@@ -18,15 +18,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from safekeeper.errors import Unavailable
 
-_FIRST_READINGS = 8
-_READ_EVERY = 1_000_000
-_DRIFT = 200e-6
-"""How far two clocks come apart, at most: 200 microseconds in a second."""
+_READINGS, _FEW_READINGS = 12, 3
+_MANY_WRITES = 100
+"""Since the last readings: whoever writes as much gains more from narrow bounds than further readings cost."""
+_SHARE = 100
+"""Readings take up at most one part in so many of the time of somebody who writes much."""
+_SELDOM = 10_000_000
+"""How often the others read, in microseconds."""
+_DRIFT = 50e-6
+"""How far two clocks come apart, at most: 50 microseconds in a second."""
 _JUMP = 1_000_000
 """A wait longer than this means that the server's clock was set back; waiting for it would help nobody."""
 
@@ -73,13 +78,14 @@ def now() -> int:
 
 
 class Clock:
-    """Gives out the times of writes. *read* asks the server; None means that this time nothing was learned."""
+    """Gives out the times of writes. *read* makes so many readings of the server's clock; some may fail."""
 
-    def __init__(self, read: Callable[[], Reading | None]) -> None:
+    def __init__(self, read: Callable[[int], Iterable[Reading]]) -> None:
         self._read = read
         self._lock = threading.Lock()
         self._bounds: Bounds | None = None
-        self._next_reading = 0
+        self._learned_at = self._learning_took = 0
+        self._writes = 0
         self._last = 0
 
     def next(self, after: int = 0) -> int:
@@ -87,6 +93,7 @@ class Clock:
         bounds = self._current_bounds()
         with self._lock:
             moment = now()
+            self._writes += 1
             self._last = max(self._last, after, int(moment + bounds.later(moment).high)) + 1
             return self._last
 
@@ -101,21 +108,25 @@ class Clock:
 
     def _current_bounds(self) -> Bounds:
         with self._lock:
-            bounds, moment = self._bounds, now()
-            due = moment >= self._next_reading
-            if due and bounds is not None:
-                self._next_reading = moment + _READ_EVERY  # this thread reads; the others go on with what is known
-        if bounds is None:
-            return self._learn(_FIRST_READINGS)
-        return self._learn(1) if due else bounds
+            bounds, age = self._bounds, now() - self._learned_at
+            often = self._writes > _MANY_WRITES and age > _SHARE * self._learning_took
+            due = bounds is None or often or age > _SELDOM
+            if due:  # this thread reads; the others go on with what is known
+                self._learned_at, self._writes = now(), 0
+        if not due and bounds is not None:
+            return bounds
+        return self._learn(_READINGS if often or bounds is None else _FEW_READINGS)
 
     def _learn(self, readings: int) -> Bounds:
         """Ask the server, without keeping other threads waiting for the answers."""
-        for reading in [self._read() for _ in range(readings)]:
-            if reading is not None:
-                with self._lock:
-                    self._bounds = self._bounds.narrowed(Bounds.of(reading)) if self._bounds else Bounds.of(reading)
-                    self._next_reading = reading.received + _READ_EVERY
+        started = now()
+        found = self._read(readings)
+        with self._lock:
+            for reading in found:
+                bounds = Bounds.of(reading)
+                self._bounds = bounds if self._bounds is None else self._bounds.narrowed(bounds)
+            self._learned_at = now()
+            self._learning_took = self._learned_at - started
         if self._bounds is None:
             raise Unavailable("the server's clock could not be read: too many others read it, try again")
         return self._bounds

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ _READ_BYTES = 8 * 1024 * 1024
 """How much an answer should have at most."""
 _FIRST_READ, _MOST_READ = 32, 1000
 _KEYS_ONLY = b"FirstKeyOnlyFilter() AND KeyOnlyFilter()"
-_CLOCK_SLOTS = 256
+_random = random.SystemRandom()
 
 
 Change: TypeAlias = Any
@@ -58,37 +59,45 @@ class Table:
         self._place = place
         self._create = options.create
         self._connections = Connections(place, options)
+        self._exists = False
 
     def check(self) -> None:
         """Raise unless the server is there and the table, if it is there too, can be used."""
         try:
-            families = self._connections.run(lambda client: client.getColumnDescriptors(self._name))
-        except MissingTable:
-            return
+            self._find()
         except Unavailable as error:
             raise explain_opening(self._place, error) from error
-        if families and FAMILY + b":" not in families:
-            raise Misconfigured(
-                f"{self._place}: the table {self._place.table} has no family 'data': choose another one"
-            )
+
+    def _find(self) -> bool:
+        """Whether the table exists. It is asked by itself: of several rows of a missing table the server says nothing
+        but that it could not read them."""
+        if not self._exists:
+            try:
+                families = self._connections.run(lambda client: client.getColumnDescriptors(self._name))
+            except MissingTable:
+                return False
+            if FAMILY + b":" not in families:
+                raise Misconfigured(
+                    f"{self._place}: the table {self._place.table} has no family 'data'"
+                )
+            self._exists = True
+        return self._exists
 
     def write(self, rows: Sequence[Change], timestamp: int) -> None:
         """Make changes, each row whole or not at all."""
-        self._connections.run(lambda client: client.mutateRowsTs(self._name, rows, timestamp, {}))
-
-    def create(self) -> None:
-        """Create the table. That somebody else has done it meanwhile is not an error."""
-        family = ColumnDescriptor(name=FAMILY + b":", maxVersions=1, bloomFilterType="ROW", blockCacheEnabled=True)
-
-        def ask(client: Any) -> None:
-            with suppress(AlreadyExists):
-                client.createTable(self._name, [family])
-
-        self._connections.run(ask)
+        if len(rows) == 1:  # the server has a shorter way for a single one
+            (only,) = rows
+            self._connections.run(
+                lambda client: client.mutateRowTs(self._name, only.row, only.mutations, timestamp, {})
+            )
+        else:
+            self._connections.run(lambda client: client.mutateRowsTs(self._name, rows, timestamp, {}))
 
     def read(self, rows: Sequence[bytes], column: bytes) -> dict[bytes, Cell]:
         """One column of *rows*, of those that have it."""
         found: dict[bytes, Cell] = {}
+        if not self._find():
+            return found
         start, count = 0, _FIRST_READ
         while start < len(rows):
             answer = self._ask_rows(rows[start : start + count], column)
@@ -99,10 +108,7 @@ class Table:
         return found
 
     def _ask_rows(self, rows: Sequence[bytes], column: bytes) -> dict[bytes, Cell]:
-        try:
-            results = self._connections.run(lambda client: client.getRowsWithColumns(self._name, rows, [column], {}))
-        except MissingTable:
-            return {}
+        results = self._connections.run(lambda client: client.getRowsWithColumns(self._name, rows, [column], {}))
         return {row.row: Cell(cell.value, cell.timestamp) for row in results for cell in row.columns.values()}
 
     def scan(self, start: bytes, stop: bytes, count: int, column: bytes | None = None) -> list[tuple[bytes, Cell]]:
@@ -122,10 +128,7 @@ class Table:
             client.scannerClose(scanner)
             return rows
 
-        try:
-            rows = self._connections.run(ask)
-        except MissingTable:
-            return []
+        rows = self._connections.run(ask) if self._find() else []
         return [(row.row, Cell(cell.value, cell.timestamp)) for row in rows for cell in row.columns.values()]
 
     def pages(self, start: bytes, stop: bytes, count: int) -> Iterator[list[bytes]]:
@@ -137,29 +140,44 @@ class Table:
                 return
             start = page[-1] + b"\0"
 
-    def read_clock(self) -> clock.Reading | None:
-        """What the server's clock shows: the time that it gives to a put without one. Creates the table."""
-        row = b"\0\0\0" + bytes([secrets.randbelow(_CLOCK_SLOTS)])
-        token = secrets.token_bytes(8)
-        try:
-            sent, received = self._put_token(row, token)
-        except MissingTable:
-            if not self._create:
-                raise
-            self.create()
-            sent, received = self._put_token(row, token)
-        cell = self._ask_rows([row], TOKEN).get(row)
-        if cell is None or cell.value != token:
-            return None  # somebody else has used the same slot in between
-        return clock.Reading(sent, received, cell.timestamp * 1000)
+    def _create_table(self) -> None:
+        """Create the table. That somebody else has done it meanwhile is not an error."""
+        if not self._create:
+            raise MissingTable(f"{self._place}: there is no table {self._place.table}, and create=no: create it first")
+        family = ColumnDescriptor(name=FAMILY + b":", maxVersions=1, bloomFilterType="ROW", blockCacheEnabled=True)
 
-    def _put_token(self, row: bytes, token: bytes) -> tuple[int, int]:
-        """Put *token* without a timestamp of ours; when that was sent, and when the answer came."""
+        def ask(client: Any) -> None:
+            with suppress(AlreadyExists):
+                client.createTable(self._name, [family])
 
-        def ask(client: Any) -> tuple[int, int]:
-            sent = clock.now()
-            client.mutateRow(self._name, row, [Mutation(column=TOKEN, value=token)], {})
-            return sent, clock.now()
+        self._connections.run(ask)
+
+    def read_clock(self, times: int) -> list[clock.Reading]:
+        """What the server's clock shows: the time that it gives to a put without one. Creates the table.
+
+        Where somebody else has used the same row at the same time there is one reading less.
+        """
+        if not self._find():
+            self._create_table()
+        slots = {b"\0\0\0%c" % slot: secrets.token_bytes(8) for slot in _random.sample(range(256), times)}
+        moments = self._put_tokens(slots)
+        found = self._ask_rows(list(slots), TOKEN)
+        return [
+            clock.Reading(sent, received, found[row].timestamp * 1000)
+            for row, (sent, received) in moments.items()
+            if row in found and found[row].value == slots[row]
+        ]
+
+    def _put_tokens(self, tokens: Mapping[bytes, bytes]) -> dict[bytes, tuple[int, int]]:
+        """Put *tokens* without a timestamp of ours; when each was sent, and when the answer came."""
+
+        def ask(client: Any) -> dict[bytes, tuple[int, int]]:
+            moments = {}
+            for row, token in tokens.items():
+                sent = clock.now()
+                client.mutateRow(self._name, row, [Mutation(column=TOKEN, value=token)], {})
+                moments[row] = sent, clock.now()
+            return moments
 
         return self._connections.run(ask)
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 
+from safekeeper.dev.hbase import HBaseServer
 from safekeeper.dev.redis import RedisCluster, RedisServer, make_certificate
 
 
@@ -45,6 +46,12 @@ def redis_tls(servers, certificate):
 @pytest.fixture(scope="session")
 def valkey(servers):
     with RedisServer(servers / "valkey", program="valkey-server", appendonly="yes", appendfsync="always") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hbase(servers):
+    with HBaseServer(servers / "hbase") as server:
         yield server
 
 
