@@ -13,6 +13,7 @@ import sys
 PACKAGES = {
     "javac": "openjdk-17-jdk-headless",
     "ip": "iproute2",
+    "mvn": "maven",
     "openssl": "openssl",
     "redis-server": "redis-server",
 }

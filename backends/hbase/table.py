@@ -77,9 +77,7 @@ class Table:
             except MissingTable:
                 return False
             if FAMILY + b":" not in families:
-                raise Misconfigured(
-                    f"{self._place}: the table {self._place.table} has no family 'data'"
-                )
+                raise Misconfigured(f"{self._place}: the table {self._place.table} has no family 'data'")
             self._exists = True
         return self._exists
 
