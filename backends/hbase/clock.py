@@ -18,15 +18,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from safekeeper.errors import Unavailable
 
-_READINGS, _FEW_READINGS = 12, 3
+_READINGS, _FEW_READINGS = 8, 2
 _MANY_WRITES = 100
 """Since the last readings: whoever writes as much gains more from narrow bounds than further readings cost."""
-_SHARE = 100
+_SHARE = 40
 """Readings take up at most one part in so many of the time of somebody who writes much."""
 _SELDOM = 10_000_000
 """How often the others read, in microseconds."""
@@ -78,9 +78,9 @@ def now() -> int:
 
 
 class Clock:
-    """Gives out the times of writes. *read* makes so many readings of the server's clock; some may fail."""
+    """Gives out the times of writes. *read* asks the server; None means that this time nothing was learned."""
 
-    def __init__(self, read: Callable[[int], Iterable[Reading]]) -> None:
+    def __init__(self, read: Callable[[], Reading | None]) -> None:
         self._read = read
         self._lock = threading.Lock()
         self._bounds: Bounds | None = None
@@ -119,14 +119,29 @@ class Clock:
 
     def _learn(self, readings: int) -> Bounds:
         """Ask the server, without keeping other threads waiting for the answers."""
-        started = now()
-        found = self._read(readings)
-        with self._lock:
-            for reading in found:
+        started, way = now(), 0.0
+        for _ in range(readings):
+            self._wait_for_tick(way)
+            reading = self._read()
+            if reading is not None:
+                way = (reading.received - reading.sent) / 2
                 bounds = Bounds.of(reading)
-                self._bounds = bounds if self._bounds is None else self._bounds.narrowed(bounds)
+                with self._lock:
+                    self._bounds = bounds if self._bounds is None else self._bounds.narrowed(bounds)
+        with self._lock:
             self._learned_at = now()
             self._learning_took = self._learned_at - started
         if self._bounds is None:
             raise Unavailable("the server's clock could not be read: too many others read it, try again")
         return self._bounds
+
+    def _wait_for_tick(self, way: float) -> None:
+        """Return when a question that takes *way* to the server would get there as its clock shows a new millisecond.
+
+        Whether it then comes a little before or after that, one of the bounds gets as close as it can; at any other
+        moment the answer tells less, by up to a millisecond.
+        """
+        if self._bounds is not None:
+            moment = now()
+            bounds = self._bounds.later(moment)
+            time.sleep(-(moment + way + (bounds.low + bounds.high) / 2) % 1000 / 1_000_000)

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import random
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +25,6 @@ _READ_BYTES = 8 * 1024 * 1024
 """How much an answer should have at most."""
 _FIRST_READ, _MOST_READ = 32, 1000
 _KEYS_ONLY = b"FirstKeyOnlyFilter() AND KeyOnlyFilter()"
-_random = random.SystemRandom()
 
 
 Change: TypeAlias = Any
@@ -150,32 +148,28 @@ class Table:
 
         self._connections.run(ask)
 
-    def read_clock(self, times: int) -> list[clock.Reading]:
+    def read_clock(self) -> clock.Reading | None:
         """What the server's clock shows: the time that it gives to a put without one. Creates the table.
 
-        Where somebody else has used the same row at the same time there is one reading less.
+        None if somebody else has used the same row in between.
         """
         if not self._find():
             self._create_table()
-        slots = {b"\0\0\0%c" % slot: secrets.token_bytes(8) for slot in _random.sample(range(256), times)}
-        moments = self._put_tokens(slots)
-        found = self._ask_rows(list(slots), TOKEN)
-        return [
-            clock.Reading(sent, received, found[row].timestamp * 1000)
-            for row, (sent, received) in moments.items()
-            if row in found and found[row].value == slots[row]
-        ]
+        row = b"\0\0\0" + secrets.token_bytes(1)
+        token = secrets.token_bytes(8)
+        sent, received = self._put_token(row, token)
+        cell = self._ask_rows([row], TOKEN).get(row)
+        if cell is None or cell.value != token:
+            return None
+        return clock.Reading(sent, received, cell.timestamp * 1000)
 
-    def _put_tokens(self, tokens: Mapping[bytes, bytes]) -> dict[bytes, tuple[int, int]]:
-        """Put *tokens* without a timestamp of ours; when each was sent, and when the answer came."""
+    def _put_token(self, row: bytes, token: bytes) -> tuple[int, int]:
+        """Put *token* without a timestamp of ours; when that was sent, and when the answer came."""
 
-        def ask(client: Any) -> dict[bytes, tuple[int, int]]:
-            moments = {}
-            for row, token in tokens.items():
-                sent = clock.now()
-                client.mutateRow(self._name, row, [Mutation(column=TOKEN, value=token)], {})
-                moments[row] = sent, clock.now()
-            return moments
+        def ask(client: Any) -> tuple[int, int]:
+            sent = clock.now()
+            client.mutateRow(self._name, row, [Mutation(column=TOKEN, value=token)], {})
+            return sent, clock.now()
 
         return self._connections.run(ask)
 

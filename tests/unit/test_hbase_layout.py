@@ -25,7 +25,7 @@ GROUP = locate("g")
 def test_every_id_has_a_row_of_its_own_that_hbase_takes():
     rows = {locate(id.group).row(id.key) for id in AWKWARD_IDS.values()}
     assert len(rows) == len(set(AWKWARD_IDS.values()))
-    assert all(FIRST_GROUP <= row and 0 < len(row) <= 32_767 for row in rows)
+    assert all(row >= FIRST_GROUP and 0 < len(row) <= 32_767 for row in rows)
 
 
 @pytest.mark.parametrize("name", AWKWARD_GROUPS.values(), ids=AWKWARD_GROUPS)
