@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ from typing import Any, TypeAlias
 
 from safekeeper.backends.hbase import clock
 from safekeeper.backends.hbase.connections import Connections
-from safekeeper.backends.hbase.driver import AlreadyExists, BatchMutation, ColumnDescriptor, Mutation, Scan
+from safekeeper.backends.hbase.driver import BatchMutation, ColumnDescriptor, Mutation, Scan
 from safekeeper.backends.hbase.layout import FAMILY, TOKEN
 from safekeeper.backends.hbase.options import HBaseOptions, Place
-from safekeeper.backends.hbase.trouble import Misconfigured, MissingTable, explain_opening
+from safekeeper.backends.hbase.trouble import Misconfigured, MissingTable, TableExists, explain_opening
 from safekeeper.errors import Unavailable
 
 _READ_BYTES = 8 * 1024 * 1024
@@ -58,6 +59,7 @@ class Table:
         self._create = options.create
         self._connections = Connections(place, options)
         self._exists = False
+        self._creating = threading.Lock()
 
     def check(self) -> None:
         """Raise unless the server is there and the table, if it is there too, can be used."""
@@ -137,16 +139,13 @@ class Table:
             start = page[-1] + b"\0"
 
     def _create_table(self) -> None:
-        """Create the table. That somebody else has done it meanwhile is not an error."""
-        if not self._create:
-            raise MissingTable(f"{self._place}: there is no table {self._place.table}, and create=no: create it first")
+        """Create the table, unless somebody else has done it meanwhile."""
         family = ColumnDescriptor(name=FAMILY + b":", maxVersions=1, bloomFilterType="ROW", blockCacheEnabled=True)
-
-        def ask(client: Any) -> None:
-            with suppress(AlreadyExists):
-                client.createTable(self._name, [family])
-
-        self._connections.run(ask)
+        with self._creating, suppress(TableExists):
+            if not self._find():
+                if not self._create:
+                    raise MissingTable(f"{self._place}: there is no table {self._place.table} and create=no: create it")
+                self._connections.run(lambda client: client.createTable(self._name, [family]))
 
     def read_clock(self) -> clock.Reading | None:
         """What the server's clock shows: the time that it gives to a put without one. Creates the table.

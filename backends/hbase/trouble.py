@@ -21,6 +21,10 @@ class MissingTable(Misconfigured):
     """The server has no such table (yet)."""
 
 
+class TableExists(Unavailable):
+    """Somebody else has created the table, or is about to."""
+
+
 class Dropped(Unavailable):
     """The connection is gone, and what was asked may or may not have been done: asking again is safe, and may help."""
 
@@ -39,7 +43,7 @@ _FOR_GOOD = {
 def explain(place: Place, error: Any) -> Unavailable:
     """The error to raise for *error*, which the driver raised, perhaps because the server sent it."""
     if isinstance(error, driver.ANSWERED):
-        return _explain_answer(place, _text(error.message))
+        return _explain_answer(place, error)
     if isinstance(error, driver.ApplicationError):
         if error.type == driver.ApplicationError.UNKNOWN_METHOD:
             return Misconfigured(f"{place}: is no Thrift 1 server of HBase: start one with 'hbase thrift start'")
@@ -80,11 +84,14 @@ def explain_opening(place: Place, error: Unavailable) -> Unavailable:
     return error
 
 
-def _explain_answer(place: Place, said: str) -> Unavailable:
+def _explain_answer(place: Place, error: Any) -> Unavailable:
+    said = _text(error.message)
     if "TableNotFoundException" in said:
         return MissingTable(
             f"{place}: there is no table {place.table}: create it with the family 'data', or let create=yes do that"
         )
+    if "TableExistsException" in said or isinstance(error, driver.AlreadyExists):
+        return TableExists(f"{place}: the table {place.table} is there already")
     first_line = said.strip().partition("\n")[0][:300]
     for name, meaning in _FOR_GOOD.items():
         if name in said:
