@@ -71,7 +71,11 @@ class HBaseBackend(Backend):
         self._clock = Clock(self._table.read_clock)
         self._sweeper = Sweeper(self._table, self._clock, options.orphans_after)
         self._large: dict[bytes, _Large] = {}
-        self._table.check()
+        try:
+            self._table.check()
+        except BaseException:
+            self._table.close()
+            raise
 
     @classmethod
     def from_url(cls, url: Url) -> Self:

@@ -34,10 +34,8 @@ _FOR_GOOD = {
     "AccessDeniedException": "the Thrift server's user may not do this with the table {table}: grant it RWC",
     "TableNotEnabledException": "the table {table} is disabled: enable '{table}' in the HBase shell",
     "NamespaceNotFoundException": "there is no namespace for the table {table}: create it in the HBase shell",
-    "FailedSanityCheckException": "refuses the write: {said}",
-    "DoNotRetryIOException": "refuses this for good: {said}",
 }
-"""Java exceptions in an answer that need a change of the URL or of the server; the first that fits counts."""
+"""Java exceptions in an answer that need a change of the URL or of the server."""
 
 
 def explain(place: Place, error: Any) -> Unavailable:
@@ -92,11 +90,10 @@ def _explain_answer(place: Place, error: Any) -> Unavailable:
         )
     if "TableExistsException" in said or isinstance(error, driver.AlreadyExists):
         return TableExists(f"{place}: the table {place.table} is there already")
-    first_line = said.strip().partition("\n")[0][:300]
     for name, meaning in _FOR_GOOD.items():
         if name in said:
-            return Misconfigured(f"{place}: {meaning.format(table=place.table, said=first_line)}")
-    return Unavailable(f"{place}: the server said: {first_line}")
+            return Misconfigured(f"{place}: {meaning.format(table=place.table)}")
+    return Unavailable(f"{place}: the server said: {said.strip().partition(chr(10))[0][:300]}")
 
 
 def _text(message: bytes | str | None) -> str:
