@@ -33,8 +33,13 @@ def os_errors_as_unavailable(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = _ADVICE.get(error.errno or 0, error.strerror or str(error))
-        raise Unavailable(f"{error.filename or os.fspath(path)}: {advice}") from error
+        raise unavailable(path, error) from error
+
+
+def unavailable(path: str | os.PathLike[str], error: OSError) -> Unavailable:
+    """An `Unavailable` for *error* that names the place, *path* unless the error knows better, and says what to do."""
+    advice = _ADVICE.get(error.errno or 0, error.strerror or str(error))
+    return Unavailable(f"{error.filename or os.fspath(path)}: {advice}")
 
 
 def survives_on(path: Path) -> Survives:

@@ -2,8 +2,8 @@
 
     python -m safekeeper.bench.hbase_overhead [--rounds 5] [--seconds 2] [--url hbase://...] [--output hbase.json]
 
-Nine saves and one fetch of 1 KB, over 1,000 ids of one group, from 1 to 32 threads; a save is one id, or a batch of 100.
-The driver does what somebody would write by hand: a pool of as many connections as there are threads, one row per id,
+Nine saves and one fetch of 1 KB, over 1,000 ids of one group, from 1 to 32 threads; a save is one id, or a batch of
+100. The driver does what somebody would write by hand: a pool of as many connections as there are threads, one row per id,
 put, batch and row; no checksum, nothing against late writes, no order between hosts. Without `--url` a server is
 started for it.
 """

@@ -1,10 +1,11 @@
 """safekeeper keeps checkpoints: state in, durable bytes behind one contract, state back after a failure.
 
-    import safekeeper
-    from safekeeper import Batch, CheckpointId
+    from safekeeper import CheckpointId, SafeKeeper
 
-    with safekeeper.open("file:///var/lib/app") as store:
-        store.write(Batch({CheckpointId("WordCounter", b"foo"): b"41"}))
+    with SafeKeeper("file:///var/lib/app") as keeper:
+        keeper.save(CheckpointId("WordCounter", b"foo"), {"count": 41}).result()
+
+`safekeeper.open(url)` gives the store itself, for bytes without queues; `safekeeper.aio` has the keeper for asyncio.
 
 What is imported here is the whole public surface, with `safekeeper.testing` for those who write backends.
 """
@@ -27,18 +28,31 @@ from safekeeper.backend import (
     SupportsVerify,
     Survives,
 )
+from safekeeper.backoff import Backoff
+from safekeeper.checkpointed import Checkpointed
 from safekeeper.columns import Column, Columns
+from safekeeper.element import Element
 from safekeeper.errors import (
     BadId,
+    BadState,
     BadUrl,
     Closed,
     Conflict,
     Corruption,
+    QueueFull,
     SafekeeperError,
     TooLarge,
     Unavailable,
 )
+from safekeeper.fuse import Fuse
+from safekeeper.keeper import SafeKeeper
+from safekeeper.metrics import Histogram, Metrics
+from safekeeper.policy import Calibrate, Every, Trigger
+from safekeeper.queue import Bounds
+from safekeeper.reading import Progress
 from safekeeper.registry import Size, Url, open
+from safekeeper.serializers import Serializer
+from safekeeper.ticket import Ticket
 
 __version__ = "0.1.0"
 
@@ -47,10 +61,15 @@ __all__ = [
     "MAX_KEY_BYTES",
     "MAX_VALUE_BYTES",
     "Backend",
+    "Backoff",
     "BadId",
+    "BadState",
     "BadUrl",
     "Batch",
+    "Bounds",
+    "Calibrate",
     "CheckpointId",
+    "Checkpointed",
     "Closed",
     "Column",
     "Columns",
@@ -58,9 +77,18 @@ __all__ = [
     "Conflict",
     "Corruption",
     "Damage",
+    "Element",
+    "Every",
+    "Fuse",
+    "Histogram",
+    "Metrics",
+    "Progress",
+    "QueueFull",
     "Receipt",
+    "SafeKeeper",
     "SafekeeperError",
     "Scope",
+    "Serializer",
     "Size",
     "Stats",
     "SupportsAtomicBatch",
@@ -68,7 +96,9 @@ __all__ = [
     "SupportsStats",
     "SupportsVerify",
     "Survives",
+    "Ticket",
     "TooLarge",
+    "Trigger",
     "Unavailable",
     "Url",
     "open",

@@ -5,6 +5,8 @@
     ├── Corruption          stored bytes are not what was saved; the message names the place
     ├── Conflict            another writer took over; open the store again
     ├── Closed              the handle was closed, or inherited through a fork; open a new one
+    ├── QueueFull           a keeper's queue was full and this save gave way; save again later
+    ├── BadState            the state has no bytes, or the bytes no state; the message says why (also a ValueError)
     ├── TooLarge            the value or key is over the limit; split it     (also a ValueError)
     ├── BadId               the group or key is not an id; rename it         (also a ValueError)
     └── BadUrl              the URL names no usable store; correct it        (also a ValueError)
@@ -36,6 +38,18 @@ class Conflict(SafekeeperError):
 
 class Closed(SafekeeperError):
     """The handle was closed, or belongs to the parent of this forked process. Open a new one."""
+
+
+class QueueFull(SafekeeperError):
+    """A keeper's queue was full, so this save was rejected or dropped, or waited in vain until its deadline.
+
+    The state was not stored. Save less often, enlarge the queue, or let newer states replace older ones (`coalesce`).
+    """
+
+
+class BadState(SafekeeperError, ValueError):
+    """The state could not be turned into bytes, or the stored bytes not into a state: another serializer wrote them, or
+    another version of the application."""
 
 
 class TooLarge(SafekeeperError, ValueError):

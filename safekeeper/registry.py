@@ -50,6 +50,7 @@ class Bundled:
 BUNDLED: dict[str, Bundled] = {
     "memory": Bundled("memory", "MemoryBackend", None, None, "process", "nothing", "a dict, for tests and examples"),
     "file": Bundled("file", "FileBackend", None, None, "host", "process, os, power", "one file per id"),
+    "log": Bundled("log", "LogBackend", None, None, "process", "process, os, power", "append-only files, the default"),
     "redis": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "Redis 7 or Valkey"),
     "rediss": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "the same over TLS"),
     "redis+unix": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "the same, by socket"),
@@ -81,7 +82,7 @@ def backend_class(scheme: str) -> type[Backend]:
         except Exception as error:
             raise BadUrl(f"the backend {point.value} for {scheme}: does not load: {error}") from error
     known = sorted({*BUNDLED, *third_party()})
-    raise BadUrl(f"no backend for {scheme}:{_guess(scheme, known)}; there are: {', '.join(known)}")
+    raise BadUrl(f"no backend for {scheme}:{guess(scheme, known)}; there are: {', '.join(known)}")
 
 
 def third_party() -> dict[str, EntryPoint]:
@@ -179,7 +180,7 @@ class Url:
         for name, text in self.query.items():
             if name not in fields:
                 takes = f"it takes {', '.join(fields)}" if fields else "it takes none"
-                raise BadUrl(f"{self.scheme}: has no option {name!r}{_guess(name, list(fields))}; {takes}")
+                raise BadUrl(f"{self.scheme}: has no option {name!r}{guess(name, list(fields))}; {takes}")
             try:
                 values[fields[name]] = _convert(hints[fields[name]], text)
             except ValueError as error:
@@ -224,6 +225,7 @@ def _parse_size(text: str) -> int:
     return int(digits) * unit
 
 
-def _guess(word: str, known: list[str]) -> str:
+def guess(word: str, known: list[str]) -> str:
+    """A hint for a message about an unknown *word*: which of *known* was meant, "" if none is close."""
     close = difflib.get_close_matches(word, known, 1)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,12 +1,13 @@
 """How checkpoints lie in Redis: the names of the keys and the bytes of the values.
 
     PREFIX:{BB}:groups            set      the groups of this bucket; a name is in it exactly while its hash exists
-    PREFIX:{BB}:ids:GROUP         hash     key -> value, or the head of a value over 64 KiB
+    PREFIX:{BB}:ids:GROUP         hash     key -> value, or the head of a value over 512 KiB
     PREFIX:{BB}:large:GROUP       hash     key -> write id and number of parts, for the keys that have a head
     PREFIX:{BB}:part:WRITE-ID:N   string   part N of such a value; it expires, unless its head was written
+    PREFIX:{BB}:lease:ID          string   the lease of a connection that writes; it expires after some seconds
 
-BB is the bucket of the group, 00 to ff. It is the hash tag, so in a cluster a bucket lies in one slot, and a script can
-change a group and the list it stands in together. Frozen, all of it: another layout gets another prefix.
+BB is the bucket of the group, 00 to ff. It is the hash tag, so in a cluster a bucket lies in one slot, and one
+transaction can change a group and the list it stands in. Frozen, all of it: another layout gets another prefix.
 """
 
 from __future__ import annotations
@@ -23,11 +24,9 @@ from safekeeper.errors import Corruption
 
 BUCKETS = 256
 
-LARGE_BYTES = 64 * 1024
-"""Values over this size are written in parts: a script would copy them twice inside the server."""
-
-PART_BYTES = 512 * 1024
-"""No server can be told to refuse arguments of this size: its limits have a lower bound of 1 MiB."""
+LARGE_BYTES = PART_BYTES = 512 * 1024
+"""Values over this size are written in parts of it. No server can be told to refuse an argument of this size: the
+limits that it can be given have a lower bound of 1 MiB."""
 
 # value:   mark u8 | xxh3 u64 | mark 1: the bytes themselves
 #                             | mark 2: write id, 16 hexadecimal digits | number of parts u16
@@ -66,6 +65,11 @@ def locate(prefix: str, name: str) -> Group:
 def group_list(prefix: str, bucket: int) -> bytes:
     """The key of the list of groups in *bucket*; it lies in the slot of the whole bucket."""
     return _tag(prefix, bucket) + b"groups"
+
+
+def lease_name(prefix: str, bucket: int) -> bytes:
+    """A fresh name for a lease in *bucket*."""
+    return _tag(prefix, bucket) + b"lease:" + secrets.token_hex(8).encode()
 
 
 def _tag(prefix: str, bucket: int) -> bytes:

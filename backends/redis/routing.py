@@ -1,7 +1,7 @@
-"""Which server has which bucket, and requests that find their way there.
+"""Which server has which bucket, and questions that find their way there.
 
 A server that stands alone has all of them. In a cluster the map comes from CLUSTER SLOTS; a node that no longer has a
-bucket says so without doing anything (MOVED, ASK, TRYAGAIN, CLUSTERDOWN), and the request goes out again.
+bucket says so, and the question goes out again.
 """
 
 from __future__ import annotations
@@ -15,61 +15,30 @@ from typing import Any
 from redis import exceptions as driver
 from redis.crc import key_slot
 
-from safekeeper.backend import Survives
 from safekeeper.backends.redis.layout import BUCKETS, group_list
 from safekeeper.backends.redis.options import Address, Connect, RedisOptions
-from safekeeper.backends.redis.script import LATE, LOAD
 from safekeeper.backends.redis.server import Command, Facts, Link, Node
 from safekeeper.backends.redis.trouble import code_of, explain
 from safekeeper.errors import Unavailable
 
-_ELSEWHERE = {"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}
-_NOT_DONE = {*_ELSEWHERE, "NOSCRIPT", LATE}
-_ANSWERED = (driver.BusyLoadingError, driver.AuthenticationError)  # to the driver they are broken connections
+ELSEWHERE = frozenset({"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"})
+"""What a node answers to what it has not done because it does not have it, or not for now."""
+
 _PAUSE = 0.05
-
-
-class Interrupted(Exception):
-    """A connection broke before all answers came: what was sent on it may or may not be carried out."""
-
-    def __init__(self, explained: Unavailable) -> None:
-        super().__init__(str(explained))
-        self.explained = explained
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A command for the server that has *bucket*."""
+    """A question for the server that has *bucket*. It changes nothing, so it can be asked twice."""
 
     bucket: int
     command: Callable[[Link], Command]
     """Makes the command for the connection that it goes out on."""
 
     @classmethod
-    def of(cls, bucket: int, *command: bytes | memoryview) -> Request:
+    def of(cls, bucket: int, *command: bytes) -> Request:
         """A request whose command is the same on every connection."""
         return cls(bucket, lambda _: command)
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmation:
-    """A command that follows changes on their connection, and what it must answer before they count as made."""
-
-    command: Command
-    """WAIT or WAITAOF."""
-    wanted: tuple[int, ...]
-    """The count, or counts, that its answer must reach."""
-
-    def check(self, address: Address, answer: Any) -> None:
-        """Raise unless *answer* confirms that as many as wanted have it."""
-        if isinstance(answer, Exception):
-            raise explain(address, answer) from answer
-        counts = tuple(answer) if isinstance(answer, list) else (answer,)
-        if any(count < wanted for count, wanted in zip(counts, self.wanted, strict=True)):
-            raise Unavailable(
-                f"{address}: made the write, but not enough replicas or append-only files have it "
-                f"({counts} instead of {self.wanted}): look at them"
-            )
 
 
 class Router:
@@ -85,8 +54,8 @@ class Router:
         self._node_of_bucket = [first] * BUCKETS
         self._slots = [key_slot(group_list(options.prefix, bucket)) for bucket in range(BUCKETS)]
         with first.link() as link:
-            self._in_cluster = link.facts.in_cluster
-        if self._in_cluster:
+            self.in_cluster = link.facts.in_cluster
+        if self.in_cluster:
             self._read_map()
 
     def facts(self) -> list[Facts]:
@@ -97,64 +66,43 @@ class Router:
                 found.append(link.facts)
         return found
 
-    def run(self, requests: Sequence[Request], confirmation: Confirmation | None = None) -> tuple[list[Any], Survives]:
-        """The answers to *requests*, and what those who gave them let a write survive.
+    def node_of(self, bucket: int) -> Node:
+        """The server that has *bucket*, as far as is known."""
+        return self._node_of_bucket[bucket]
 
-        Requests for one server go out on one connection, in order. What a server says it has not done is sent again, to
-        whom it concerns, until the time is up. Raise `Interrupted` when a connection breaks, `Unavailable` when a
-        server cannot be reached or refuses.
+    def ask(self, requests: Sequence[Request]) -> list[Any]:
+        """The answers to *requests*. Those for one server go out together.
+
+        What a server says it does not have is asked again where it is, until the time is up; a connection that breaks
+        is replaced once. Raise `Unavailable` when a server cannot be reached or refuses.
         """
         answers: list[Any] = [None] * len(requests)
-        survives = ~Survives.NOTHING
         give_up = time.monotonic() + self._options.timeout
         waiting: dict[int, Address | None] = dict.fromkeys(range(len(requests)))
+        breaks = 0
         while waiting:
             again: dict[int, Address | None] = {}
-            map_is_old = False
+            moved = False
             for node, indexes in self._by_node(requests, waiting).items():
-                with node.link() as link:
-                    asking = any(waiting[i] for i in indexes)
-                    got = self._exchange(link, [requests[i] for i in indexes], asking, confirmation)
-                    survives &= link.facts.survives
+                try:
+                    got = _exchange(node, [requests[i] for i in indexes], any(waiting[i] for i in indexes))
+                except driver.RedisError as error:
+                    breaks += 1
+                    if breaks > 1 or isinstance(error, driver.TimeoutError):
+                        raise explain(node.address, error) from error
+                    again |= {i: waiting[i] for i in indexes}
+                    continue
                 for i, answer in zip(indexes, got, strict=True):
                     if not isinstance(answer, Exception):
                         answers[i] = answer
-                    elif code_of(answer) not in _NOT_DONE or time.monotonic() > give_up:
+                    elif code_of(answer) not in ELSEWHERE or time.monotonic() > give_up:
                         raise explain(node.address, answer) from answer
                     else:
                         again[i] = _redirected(node.address, answer)
-                        map_is_old |= code_of(answer) in _ELSEWHERE
-            if map_is_old:
-                time.sleep(_PAUSE)
-                self._read_map()
+                        moved = True
+            if moved:
+                self.look_again()
             waiting = again
-        return answers, survives
-
-    def _exchange(
-        self, link: Link, requests: Sequence[Request], asking: bool, confirmation: Confirmation | None
-    ) -> list[Any]:
-        commands: list[Command] = []
-        for request in requests:
-            if asking:
-                commands.append((b"ASKING",))
-            commands.append(request.command(link))
-        if confirmation:
-            commands.append(confirmation.command)
-        try:
-            got = link.call(commands)
-            confirmed = got.pop() if confirmation else None
-            answers = got[1::2] if asking else got
-            problems = {code_of(answer) for answer in answers if isinstance(answer, Exception)}
-            if "NOSCRIPT" in problems:
-                link.call([LOAD])
-            if LATE in problems:
-                link.read_clock()
-        except _ANSWERED as error:
-            raise explain(link.address, error) from error
-        except driver.RedisError as error:
-            raise Interrupted(explain(link.address, error)) from error
-        if confirmation and not problems:
-            confirmation.check(link.address, confirmed)
         return answers
 
     def _by_node(self, requests: Sequence[Request], waiting: dict[int, Address | None]) -> dict[Node, list[int]]:
@@ -164,6 +112,11 @@ class Router:
             node = self._node(sent_to) if sent_to else self._node_of_bucket[requests[i].bucket]
             found.setdefault(node, []).append(i)
         return found
+
+    def look_again(self) -> None:
+        """Find out anew, after a moment, who has what."""
+        time.sleep(_PAUSE)
+        self._read_map()
 
     def _read_map(self) -> None:
         """Find out anew which node has which bucket; from any node that answers."""
@@ -210,9 +163,17 @@ class Router:
             node.close()
 
 
+def _exchange(node: Node, requests: Sequence[Request], asking: bool) -> list[Any]:
+    with node.link() as link:
+        commands = [request.command(link) for request in requests]
+        if not asking:
+            return link.call(commands)
+        return link.call([each for command in commands for each in ((b"ASKING",), command)])[1::2]
+
+
 def _redirected(asked: Address, answer: Exception) -> Address | None:
     """The node that is to be asked just this once, while a slot is moving there."""
-    if type(answer) is driver.AskError:
-        host, port = answer.node_addr
-        return Address(host or asked.host, port)
-    return None
+    if code_of(answer) != "ASK":
+        return None
+    host, _, port = str(answer).split()[-1].rpartition(":")  # "ASK 3999 127.0.0.1:6381", with or without the code
+    return Address(host or asked.host, int(port))

@@ -1,4 +1,4 @@
-"""One Redis server: connections to it, what it says about itself, and its clock."""
+"""One Redis server: connections to it, what it says about itself, and the leases that connections hold there."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from redis import exceptions as driver
 
 from safekeeper.backend import Survives
 from safekeeper.backends.redis.options import Address, Connect, Wire
-from safekeeper.backends.redis.trouble import Misconfigured, explain_connecting
+from safekeeper.backends.redis.trouble import Misconfigured, code_of, explain_connecting
 from safekeeper.errors import Unavailable
 
 Command = Sequence[bytes | memoryview]
 
 _ASKED = (b"appendfsync", b"no-appendfsync-on-rewrite")
-_CLOCK_IS_GOOD_FOR = 30.0
+_GRANT = b"#!lua flags=allow-oom\nreturn redis.call('SET', KEYS[1], '', 'PX', ARGV[1])"
+_TRUSTED_FOR = 0.5
+_UNTOUCHED_FOR = 30.0
+_CLOCK_DRIFT = 0.05
 _SENT_TOGETHER = 16 * 1024
 
 
@@ -30,12 +33,8 @@ class Facts:
     run_id: str
     """Changes with every start of the server."""
     in_cluster: bool
-    appends: bool
-    """It keeps an append-only file."""
-    appendfsync: str
-    """When it syncs that file: always, everysec, no; empty if it did not say."""
-    syncs_during_rewrite: bool
-    """It does so also while it rewrites the file."""
+    survives: Survives
+    """What a write survives once the server has answered it."""
     scans_keys: bool
     """It can go through the keys of a hash without sending the values (HSCAN NOVALUES)."""
     waits_for_aof: bool
@@ -48,25 +47,48 @@ class Facts:
         return cls(
             run_id=info.get("run_id", ""),
             in_cluster=info.get("cluster_enabled") == "1",
-            appends=appends,
-            appendfsync=config.get("appendfsync", ""),
-            syncs_during_rewrite=config.get("no-appendfsync-on-rewrite") == "no",
+            survives=_survives(config) if appends else Survives.NOTHING,
             scans_keys=valkey >= (8, 0) or redis >= (7, 4),
             waits_for_aof=appends and redis >= (7, 2),  # what Valkey gives as redis_version is 7.2
         )
 
-    @property
-    def survives(self) -> Survives:
-        """What a write survives once the server has answered it.
 
-        The file is written before the answer is sent, but with `everysec` not while an earlier sync is going on: then
-        a killed server loses what it has answered.
-        """
-        if not self.appends or self.appendfsync not in ("always", "no"):
-            return Survives.NOTHING
-        if self.appendfsync == "always" and self.syncs_during_rewrite:
-            return Survives.PROCESS | Survives.OS | Survives.POWER
-        return Survives.PROCESS
+def _survives(config: Mapping[str, str]) -> Survives:
+    """What the append-only file makes of a write that was answered.
+
+    The file is written before the answer is sent, but with `everysec` not while an earlier sync is going on: then a
+    killed server loses what it has answered.
+    """
+    appendfsync = config.get("appendfsync")
+    if appendfsync == "always" and config.get("no-appendfsync-on-rewrite") == "no":
+        return Survives.PROCESS | Survives.OS | Survives.POWER
+    return Survives.PROCESS if appendfsync in ("always", "no") else Survives.NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right of a connection to change something. Both moments are of our own monotonic clock."""
+
+    name: bytes
+    bucket: int
+    lasts_until: float
+    """It is there until this moment at least."""
+    gone_at: float
+    """It is gone at this moment."""
+
+    @staticmethod
+    def commands(name: bytes, seconds: float) -> list[Command]:
+        """The commands that get a lease for so long, and watch it. They work with full memory too."""
+        return [(b"EVAL", _GRANT, b"1", name, b"%d" % (seconds * 1000)), (b"WATCH", name)]
+
+    @classmethod
+    def granted(cls, name: bytes, bucket: int, seconds: float, asked_at: float) -> Lease:
+        """The lease that was asked for at a moment, now that the answer is here."""
+        return cls(name, bucket, asked_at + seconds, time.monotonic() + seconds + _CLOCK_DRIFT)
+
+    def renewed(self, seconds: float, asked_at: float) -> Lease:
+        """The same one, granted again."""
+        return Lease.granted(self.name, self.bucket, seconds, asked_at)
 
 
 class Link:
@@ -74,10 +96,11 @@ class Link:
 
     def __init__(self, address: Address, connection: Wire) -> None:
         self.address = address
+        self.lease: Lease | None = None
+        """Watched by the server, and good for one transaction."""
         self._connection = connection
         self._unanswered = 0
-        self._clock_ahead = 0
-        self._clock_read = 0.0
+        self._touched = time.monotonic()
         try:
             connection.connect()
             self.facts = self._ask()
@@ -89,8 +112,10 @@ class Link:
             raise
 
     def _ask(self) -> Facts:
-        self.read_clock()
-        info, config = self.call([(b"INFO",), (b"CONFIG", b"GET", *_ASKED)])
+        (info,) = self.call([(b"INFO",)])
+        if isinstance(info, Exception) and code_of(info) != "NOPERM":
+            raise info
+        (config,) = self.call([(b"CONFIG", b"GET", *_ASKED)])
         facts = _parse_info(info) if isinstance(info, bytes) else {}
         policy = facts.get("maxmemory_policy", "noeviction")
         if facts.get("maxmemory", "0") != "0" and policy != "noeviction":
@@ -105,10 +130,19 @@ class Link:
 
         A driver's error means that the connection is gone and that any of the commands may still be carried out.
         """
+        self.send(commands)
+        return self.receive()
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """The first half of `call`."""
         self._unanswered = len(commands)
+        self._touched = time.monotonic()
         self._connection.send_packed_command(pack(commands))
-        answers = []
-        for _ in commands:
+
+    def receive(self) -> list[Any]:
+        """The second half of `call`."""
+        answers: list[Any] = []
+        while self._unanswered:
             try:
                 answers.append(self._connection.read_response())
             except driver.ResponseError as error:
@@ -116,36 +150,24 @@ class Link:
             self._unanswered -= 1
         return answers
 
-    def read_clock(self) -> None:
-        """Ask the server what time it is."""
-        (answer,) = self.call([(b"TIME",)])
-        if isinstance(answer, Exception):
-            raise answer
-        self._clock_read = time.monotonic()
-        self._clock_ahead = int(answer[0]) * 1_000_000 + int(answer[1]) - int(self._clock_read * 1_000_000)
-
-    def server_time(self, moment: float) -> int:
-        """What the server's clock shows, in microseconds, at the *moment* of our monotonic clock, or a little later.
-
-        It was read on the server and came here afterwards, so the server is never behind what this says.
-        """
-        return int(moment * 1_000_000) + self._clock_ahead
-
-    def is_good(self) -> bool:
-        """Whether nothing is outstanding, and the server has not hung up meanwhile. Reads the clock if that is old."""
-        try:
-            if self._unanswered or self._connection.can_read(timeout=0):
-                return False
-            if time.monotonic() - self._clock_read > _CLOCK_IS_GOOD_FOR:
-                self.read_clock()
-        except driver.RedisError:
-            return False
-        return True
-
     @property
     def is_clean(self) -> bool:
         """Whether every command was answered."""
         return not self._unanswered
+
+    def is_good(self) -> bool:
+        """Whether the server has not hung up meanwhile. After a moment that is looked at, after long it is asked."""
+        idle = time.monotonic() - self._touched
+        if idle < _TRUSTED_FOR:
+            return True
+        try:
+            if self._connection.can_read(timeout=0):
+                return False
+            if idle > _UNTOUCHED_FOR:
+                self.call([(b"PING",)])
+        except driver.RedisError:
+            return False
+        return True
 
     def close(self) -> None:
         self._connection.disconnect()
@@ -163,17 +185,15 @@ class Node:
 
     @contextmanager
     def link(self) -> Iterator[Link]:
-        """A connection for this block alone. It is kept for the next one, unless something is left unanswered."""
-        link = self._take()
+        """A connection for this block alone."""
+        link = self.take()
         try:
             yield link
         finally:
-            if link.is_clean and self._open and len(self._idle) < self._keep:
-                self._idle.append(link)
-            else:
-                link.close()
+            self.give_back(link)
 
-    def _take(self) -> Link:
+    def take(self) -> Link:
+        """A connection for the caller alone, until it is given back."""
         with suppress(IndexError):
             while True:
                 link = self._idle.pop()
@@ -181,6 +201,13 @@ class Node:
                     return link
                 link.close()
         return Link(self.address, self._connect(self.address))
+
+    def give_back(self, link: Link) -> None:
+        """Keep *link* for the next one, unless something is left unanswered or there are enough."""
+        if link.is_clean and self._open and len(self._idle) < self._keep:
+            self._idle.append(link)
+        else:
+            link.close()
 
     def close(self) -> None:
         """Close the idle connections; those at work are closed when they have done it."""

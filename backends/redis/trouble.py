@@ -26,7 +26,6 @@ BY_CODE = {
     "MASTERDOWN": "is a replica that has lost its master: look at the master",
     "CLUSTERDOWN": "belongs to a cluster that does not serve all slots: look at its nodes",
     "TRYAGAIN": "is moving this part of the data to another node: try again in a moment",
-    "LATE": "got the write after its time and did not make it: look at the network, or raise timeout=",
     "BUSY": "is busy with a script of somebody else: try again, or end it with SCRIPT KILL",
 }
 """What an error code of the server means for us; the ones that retrying or other people can cure."""
@@ -34,7 +33,7 @@ BY_CODE = {
 BY_CODE_FOR_GOOD = {
     "NOAUTH": "wants a password: write redis://:PASSWORD@host or redis://USER:PASSWORD@host",
     "WRONGPASS": "does not accept the password (or the user): correct it",
-    "NOPERM": "does not let this user do that: it needs +@read +@write +@scripting +time",
+    "NOPERM": "does not let this user do that: it needs +@read +@write +@transaction +@scripting",
     "DENIED": "runs in protected mode, open to its own host only: set a password on it",
     "WRONGTYPE": "has something else under our names: choose another prefix=",
 }
@@ -79,6 +78,8 @@ def explain(address: Address, error: Exception) -> Unavailable:
             return Unavailable(f"{address}: nothing listens there: start the server, or correct the host and the port")
         if isinstance(cause, OSError):
             return Unavailable(f"{address}: cannot be reached ({cause.strerror}): look at the server and the network")
+    if isinstance(error, driver.ConnectionError) and "closed by server" in str(error):
+        return Unavailable(f"{address}: hung up: look at the server and the network")
     return Unavailable(f"{address}: the server said: {error}")
 
 

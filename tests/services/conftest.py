@@ -1,5 +1,6 @@
 """Real servers, started once a run on loopback. A server that cannot be had fails the tests that need it."""
 
+import queue
 import secrets
 import socket
 import threading
@@ -68,7 +69,7 @@ def hbase_behind(proxy_to, hbase, hbase_url):
     def make(**options):
         proxy = proxy_to(hbase)
         query = "&".join(f"{name.replace('_', '-')}={value}" for name, value in options.items())
-        return proxy, f"{hbase_url.replace(str(hbase.port), str(proxy.port))}?{query}"
+        return proxy, f"hbase://127.0.0.1:{proxy.port}/{hbase_url.rpartition('/')[2]}?{query}"
 
     return make
 
@@ -93,27 +94,36 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._flowing = threading.Event()
         self._flowing.set()
+        self._stopped = []
         self._sockets = []
-        self._held = 0
         self._answers = True
         self.answered = 0
+        self.held = b""
         self.port = self._listener.getsockname()[1]
         self.url = f"redis://127.0.0.1:{self.port}/0"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def hold(self):
-        """From now on nothing that clients send arrives."""
+        """From now on nothing that clients send arrives; it is in `held`."""
+        self.held = b""
         self._flowing.clear()
+        self._stopped.append(self._flowing)
 
-    def wait_for_held(self, size):
-        """Return when clients have sent so many bytes that were held back."""
+    def wait_for_held(self, what=b""):
+        """Return when clients have sent something that was held back, with *what* in it."""
         give_up = time.monotonic() + 60
-        while self._held < size:
-            assert time.monotonic() < give_up, "the client sent nothing"
+        while not self.held or what not in self.held:
+            assert time.monotonic() < give_up, "the client did not send it"
             time.sleep(0.005)
 
     def release(self):
         """Let everything that was held back arrive, whether or not its sender still wants it."""
+        for flowing in self._stopped:
+            flowing.set()
+
+    def let_others_through(self):
+        """What was held back stays so; connections that are made from now on are not affected."""
+        self._flowing = threading.Event()
         self._flowing.set()
 
     def cut(self):
@@ -141,16 +151,24 @@ class Proxy:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(("127.0.0.1", self._target))
                 self._sockets.append((client, server))
-                threading.Thread(target=self._pass_on, args=(client, server), daemon=True).start()
+                threading.Thread(target=self._pass_on, args=(client, server, self._flowing), daemon=True).start()
                 threading.Thread(target=self._pass_back, args=(server, client), daemon=True).start()
 
-    def _pass_on(self, client, server):
+    def _pass_on(self, client, server, flowing):
+        backlog = queue.SimpleQueue()
+        threading.Thread(target=self._read, args=(client, flowing, backlog), daemon=True).start()
+        with suppress(OSError):
+            while data := backlog.get():
+                flowing.wait()
+                server.sendall(data)
+
+    def _read(self, client, flowing, backlog):
         with suppress(OSError):
             while data := client.recv(1 << 16):
-                if not self._flowing.is_set():
-                    self._held += len(data)
-                self._flowing.wait()
-                server.sendall(data)
+                if not flowing.is_set():
+                    self.held += data
+                backlog.put(data)
+        backlog.put(b"")
 
     def _pass_back(self, server, client):
         with suppress(OSError):

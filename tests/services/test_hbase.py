@@ -144,14 +144,7 @@ class TestConnections:
             behind.write(Batch({A: b"2"}))
             for call in (lambda: behind.write(Batch({A: b"3"})), lambda: behind.read([A])):
                 proxy.hold()
-                held = proxy._held
-
-                def break_it(held=held):
-                    proxy.wait_for_held(held + 1)
-                    proxy.cut()
-                    proxy.release()
-
-                breaking = threading.Thread(target=break_it)
+                breaking = threading.Thread(target=lambda: (proxy.wait_for_held(), proxy.cut(), proxy.release()))
                 breaking.start()
                 call()
                 breaking.join()

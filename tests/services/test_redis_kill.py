@@ -28,7 +28,7 @@ class Writer:
         try:
             while True:
                 self.tried += 1
-                size = 100_000 if self.tried % 10 == 0 else 1000
+                size = 600_000 if self.tried % 20 == 0 else 1000
                 store.write(Batch({self.id: b"%d".ljust(size) % self.tried}))
                 self.acknowledged = self.tried
         except SafekeeperError:

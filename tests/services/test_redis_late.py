@@ -34,55 +34,106 @@ def behind_proxy(store, proxy):
         yield behind_proxy
 
 
-def commands_processed(server):
-    with server.client() as client:
-        return client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+@pytest.fixture
+def let_it_arrive(redis_always, proxy):
+    """Releases what the proxy holds back, and returns when the server has carried out, or refused, a command of it."""
+
+    def calls(command):
+        with redis_always.client() as client:
+            return client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"]
+
+    def let_it_arrive(command):
+        before = calls(command)
+        proxy.release()
+        give_up = time.monotonic() + 60
+        while calls(command) == before:
+            assert time.monotonic() < give_up, "the command that was held back never arrived"
+            time.sleep(0.01)
+
+    return let_it_arrive
 
 
-def wait_until_it_arrived(server, before):
-    give_up = time.monotonic() + 60
-    while commands_processed(server) == before:
-        assert time.monotonic() < give_up, "the command that was held back never arrived"
-        time.sleep(0.01)
+@pytest.fixture
+def give_up_on(behind_proxy, proxy):
+    """Writes what does not arrive. The lease is from an earlier write, so it is the change itself that is held back."""
+
+    def give_up_on(batch, sent, break_it=None):
+        while True:
+            behind_proxy.write(Batch({A: b"first"}))
+            proxy.hold()
+            if break_it:
+                threading.Thread(target=break_it).start()
+            with pytest.raises(Unavailable):
+                behind_proxy.write(batch)
+            if sent.upper().encode() in proxy.held:
+                return
+            proxy.release()  # the machine was so slow that the lease was over
+
+    return give_up_on
 
 
-@pytest.mark.parametrize("size", (5, 300_000), ids=("small", "in parts"))
-def test_a_write_that_arrives_after_a_newer_one_does_nothing(redis_always, store, behind_proxy, proxy, size):
-    proxy.hold()
-    with pytest.raises(Unavailable, match="did not answer in time"):
-        behind_proxy.write(Batch({A: b"x" * size}))
-    store.write(Batch({A: b"newer"}))
-    before = commands_processed(redis_always)
-    proxy.release()
-    wait_until_it_arrived(redis_always, before)
-    assert store.read([A]) == [b"newer"]
+FORMS = pytest.mark.parametrize(
+    ("late", "sent"), ((b"late", "evalsha"), (b"late" * 5000, "exec")), ids=("as a script", "as a transaction")
+)
 
 
-def test_a_late_delete_does_nothing_either(redis_always, store, behind_proxy, proxy):
+@FORMS
+def test_a_write_that_arrives_after_a_newer_one_does_nothing(store, give_up_on, let_it_arrive, late, sent):
+    give_up_on(Batch({A: late}), sent)
+    store.write(Batch({A: b"newer" * 5000}))
+    let_it_arrive(sent)
+    assert store.read([A]) == [b"newer" * 5000]
+
+
+def test_a_late_delete_does_nothing_either(store, give_up_on, let_it_arrive):
     late = Batch()
     late.delete(A)
-    proxy.hold()
-    with pytest.raises(Unavailable):
-        behind_proxy.write(late)
+    give_up_on(late, "evalsha")
     store.write(Batch({A: b"newer"}))
-    before = commands_processed(redis_always)
-    proxy.release()
-    wait_until_it_arrived(redis_always, before)
+    let_it_arrive("evalsha")
     assert store.read([A]) == [b"newer"]
 
 
-def test_a_write_whose_connection_breaks_raises_only_when_it_cannot_happen_any_more(
-    redis_always, store, behind_proxy, proxy
+def test_parts_that_arrive_late_do_nothing_and_expire(redis_always, store, behind_proxy, proxy, let_it_arrive):
+    proxy.hold()
+    with pytest.raises(Unavailable, match="did not answer in time"):
+        behind_proxy.write(Batch({A: bytes(600_000)}))
+    store.write(Batch({A: b"newer"}))
+    let_it_arrive("set")
+    assert store.read([A]) == [b"newer"]
+    with redis_always.client() as client:
+        parts = list(client.scan_iter(f"{store._options.prefix}:*:part:*"))
+        assert parts
+        assert all(0 < client.ttl(part) <= 3600 for part in parts)
+
+
+def test_a_write_whose_connection_breaks_raises_when_it_cannot_happen_any_more(store, proxy, give_up_on, let_it_arrive):
+    """Nobody else can be reached either, so its lease has to expire."""
+    give_up_on(Batch({A: b"late"}), "evalsha", break_it=lambda: (proxy.wait_for_held(), proxy.cut()))
+    store.write(Batch({A: b"newer"}))
+    let_it_arrive("evalsha")
+    assert store.read([A]) == [b"newer"]
+
+
+@FORMS
+def test_a_write_whose_connection_breaks_is_made_again_where_its_lease_can_be_taken_away(
+    store, proxy, let_it_arrive, late, sent
 ):
-    proxy.hold()
-    threading.Thread(target=lambda: (proxy.wait_for_held(1), proxy.cut())).start()
-    with pytest.raises(Unavailable):
-        behind_proxy.write(Batch({A: b"late"}))
-    store.write(Batch({A: b"newer"}))
-    before = commands_processed(redis_always)
-    proxy.release()
-    wait_until_it_arrived(redis_always, before)
-    assert store.read([A]) == [b"newer"]
+    with safekeeper.open(f"{proxy.url}?prefix={store._options.prefix}&timeout=200") as patient:
+        patient.write(Batch({A: b"first"}))
+        proxy.hold()
+
+        def break_it():
+            proxy.wait_for_held(sent.upper().encode())
+            proxy.let_others_through()
+            proxy.cut()
+
+        threading.Thread(target=break_it).start()
+        patient.write(Batch({A: late}))  # were it to wait for its lease to expire, the test would be killed
+        assert store.read([A]) == [late]
+        store.write(Batch({A: b"newer"}))
+        let_it_arrive(sent)
+        assert store.read([A]) == [b"newer"]
 
 
 def test_the_same_handle_goes_on_after_a_time_out(behind_proxy, proxy):
@@ -111,6 +162,6 @@ def test_a_server_that_was_stopped_does_not_catch_up_on_what_was_given_up(server
 
 def test_a_write_that_is_merely_slow_succeeds(behind_proxy, proxy):
     proxy.hold()
-    threading.Thread(target=lambda: (proxy.wait_for_held(1), time.sleep(0.3), proxy.release())).start()
+    threading.Thread(target=lambda: (proxy.wait_for_held(), time.sleep(0.3), proxy.release())).start()
     behind_proxy.write(Batch({A: b"slow"}))
     assert behind_proxy.read([A]) == [b"slow"]

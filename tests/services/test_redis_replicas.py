@@ -68,7 +68,7 @@ def test_a_replica_that_does_not_confirm_is_unavailable(pair, fresh):
         store.write(Batch({A: b"1"}))
         with (
             stopped(replica),
-            pytest.raises(Unavailable, match=r"not enough replicas .* \(\(0,\) instead of \(1,\)\)"),
+            pytest.raises(Unavailable, match=r"not enough replicas .* \(\[0\] instead of \[1\]\)"),
         ):
             store.write(Batch({A: b"2"}))
         store.write(Batch({A: b"3"}))
@@ -118,7 +118,7 @@ def test_waiting_for_the_file_raises_nothing_above_what_the_server_is_set_to(
         if confirmed:
             assert store.write(Batch({A: b"value"})).survives == survives
         else:
-            with pytest.raises(Unavailable, match=r"append-only files have it \(\(0, 0\) instead of \(1, 0\)\)"):
+            with pytest.raises(Unavailable, match=r"append-only files have it \(\[0, 0\] instead of \[1, 0\]\)"):
                 store.write(Batch({A: b"value"}))
 
 
@@ -131,5 +131,5 @@ def test_the_files_of_the_replicas_count_too(tmp_path, fresh, of_replica):
         if of_replica is SYNCED:
             assert store.write(Batch({A: b"value"})).survives == ON_DISK | Survives.HOST
         else:
-            with pytest.raises(Unavailable, match=r"\(\(1, 0\) instead of \(1, 1\)\)"):
+            with pytest.raises(Unavailable, match=r"\(\[1, 0\] instead of \[1, 1\]\)"):
                 store.write(Batch({A: b"value"}))

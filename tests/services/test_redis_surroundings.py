@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from contextlib import closing, suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -55,17 +55,17 @@ def says():
 
     yield start
     for listener in listeners:
+        listener.shutdown(socket.SHUT_RDWR)
         listener.close()
 
 
 def _answer_all(listener, answer):
-    kept = []
-    with suppress(OSError):
+    with ExitStack() as kept, suppress(OSError):
         while True:
             client, _ = listener.accept()
-            kept.append(client)
+            kept.enter_context(client)
             if answer:
-                with closing(client):
+                with client:
                     client.recv(1000)
                     client.sendall(answer)
 
@@ -219,9 +219,9 @@ def test_something_else_under_our_names_is_one_clear_line(admin, guarded, fresh)
 @pytest.mark.parametrize(
     ("rights", "line"),
     (
-        (["+@read", "+@write", "+@scripting", "+time"], None),
-        (["+@read", "+time"], r"does not let this user do that: it needs \+@read \+@write \+@scripting \+time"),
-        (["+get"], r"does not let this user do that: it needs \+@read \+@write \+@scripting \+time"),
+        (["+@read", "+@write", "+@transaction", "+@scripting"], None),
+        (["+@read"], r"does not let this user do that: it needs \+@read \+@write \+@transaction \+@scripting"),
+        (["+get"], r"does not let this user do that: it needs \+@read \+@write \+@transaction \+@scripting"),
     ),
     ids=("as documented", "reading only", "none"),
 )

@@ -1,0 +1,312 @@
+"""The end of the log: claiming it, appending blocks, beginning the next segment. Used by one thread at a time."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from safekeeper.backends.local import os_errors_as_unavailable
+from safekeeper.backends.log.blocks import Block, ColumnBlock, RecordBlock
+from safekeeper.backends.log.claim import claiming, next_epoch, release, take_lock
+from safekeeper.backends.log.files import Buffer
+from safekeeper.backends.log.format import MAX_OFFSET, SEGMENT_HEAD, Entry, encode_segment_head
+from safekeeper.backends.log.head import Head
+from safekeeper.backends.log.index import Index
+from safekeeper.backends.log.index_file import IndexTable
+from safekeeper.backends.log.manifest import Manifest, SegmentEntry
+from safekeeper.backends.log.recovery import Counts, State, load
+from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.log.store import Store
+from safekeeper.columns import Columns
+from safekeeper.errors import Closed, TooLarge, Unavailable
+
+_JOINED: Final = 256 << 10  # up to here one copy is cheaper than many buffers for the kernel
+_ZEROS: Final = memoryview(bytes(1 << 20))
+_FIRST_AHEAD: Final = 64 << 10
+_BUFFERED: Final = 1 << 20
+_OURS: Final = re.compile(r"(\d{8,})\.(?:segment|index)|manifest\.tmp")
+
+
+class Appender:
+    """Appends blocks to a root that this process has claimed."""
+
+    def __init__(self, store: Store, lock_fd: int, epoch: int) -> None:
+        self._store = store
+        self._files = store.files
+        self.folder = store.folder
+        self._lock_fd = lock_fd
+        self.epoch = epoch
+        self._head = Head.of_writer(store.folder)
+        self._always = store.options.sync == "always"
+        self._manifest_lock = Lock()
+        self._next_number = max([store.state.manifest.next, *(number + 1 for number in _numbers(self.folder))])
+        self._given = max(store.state.sequence, self._head.visible or 0)  # to a block, whether or not it was written
+        self._appended = self._flushed = self._synced = store.state.sequence
+        self._segment: Segment | None = None  # none: the next write begins one
+        self._fd = -1
+        self._end = store.state.tail
+        self._ahead = 0
+        self._buffer = bytearray()
+        self._broken: str | None = None
+        self._closed = False
+        self.appended = 0
+        """Bytes of blocks since the claim."""
+        self.records = 0
+        """Records since the claim."""
+
+    # --- claiming and leaving -----------------------------------------------------------------------------------------
+
+    @classmethod
+    def claim(cls, store: Store) -> Appender:
+        """Become the one writer of the root. Raise `Conflict` if there is another."""
+        files, folder = store.files, store.folder
+        files.make_folder(store.root)
+        with claiming(store.root):
+            files.make_folder(folder)
+            lock_fd = take_lock(store.root, folder)
+            try:
+                epoch = next_epoch(store.root, files)
+                seed = secrets.randbits(64)
+                store.begin_writing(load(folder) or State(Manifest(seed), Index(IndexTable(seed))))
+                appender = cls(store, lock_fd, epoch)
+                appender._take_over()
+            except BaseException:
+                store.end_writing()
+                release(lock_fd)
+                raise
+        return appender
+
+    def _take_over(self) -> None:
+        """Seal what the writer before left, durably, and begin a segment."""
+        segments = self._store.state.manifest.segments
+        if segments and segments[-1].end is None:
+            fd = os.open(self.folder / segments[-1].file_name, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._files.sync(fd)  # what was found there may be in memory only
+            finally:
+                os.close(fd)
+        self._begin_segment()
+        self._head.publish(self._flushed, self._synced)
+        named = self._store.state.manifest.file_names()
+        for name in os.listdir(self.folder):
+            if _OURS.fullmatch(name) and name not in named:
+                self._files.remove(self.folder / name)
+
+    def close(self) -> None:
+        """Seal the segment and give the root back. Raise `Unavailable` only if that loses what was acknowledged."""
+        self._closed = True
+        try:
+            if self._always:
+                with suppress(OSError):  # the next writer seals it as well
+                    self.change_manifest(self._sealed)
+            elif self._broken is None:
+                with os_errors_as_unavailable(self.folder):
+                    self.sync()
+                    self.change_manifest(self._sealed)
+        finally:
+            self._abandon()
+            self._store.end_writing()
+            release(self._lock_fd)
+
+    # --- appending ----------------------------------------------------------------------------------------------------
+
+    def append(self, entries: list[Entry], columns: list[Columns]) -> float:
+        """Append *entries* as one block and each of *columns* as one, and let readers see them. Durable with `sync=always`.
+
+        It returns how many seconds the sync took.
+        """
+        if self._closed:
+            raise Closed(f"{self._store.root} was closed: open it again")
+        if self._broken is not None:
+            raise Unavailable(self._broken)
+        blocks = self._encode(entries, columns)
+        size = sum([block.size for block in blocks])
+        if size > MAX_OFFSET:
+            raise TooLarge(f"a batch has at most {MAX_OFFSET} bytes, this one has {size}: split it")
+        segment = self._segment
+        if segment is None or (self._end > SEGMENT_HEAD.size and self._end + size > self._store.options.segment):
+            segment = self._begin_segment()
+        parts: list[Buffer] = []
+        start = end = self._end
+        for block in blocks:
+            parts += block.parts(segment.nonce, end, self._synced)
+            end += block.size
+        seconds = self._write(parts, end) if self._always else self._keep(parts)
+        try:
+            self._install(blocks, segment, start)
+        except BaseException:
+            self._install(
+                blocks, segment, start
+            )  # a signal in the middle: it is in the log, so it must be in the index
+            raise
+        if not self._always and len(self._buffer) >= _BUFFERED:
+            self.flush()
+        return seconds
+
+    def _encode(self, entries: list[Entry], columns: list[Columns]) -> list[Block]:
+        blocks: list[Block] = []
+        if entries:
+            self._given += 1
+            blocks.append(RecordBlock(entries, self._given, self.epoch))
+        for batch in columns:
+            self._given += 1
+            blocks.append(ColumnBlock(batch, self._given, self.epoch))
+        return blocks
+
+    def _install(self, blocks: list[Block], segment: Segment, start: int) -> None:
+        """Let readers see *blocks*, which begin at *start*."""
+        offset = start
+        with self._store.lock:
+            state = self._store.state
+            for block in blocks:
+                block.install(state, segment.number, offset)
+                offset += block.size
+                self.records += block.count
+            self._appended = state.sequence = self._given
+            self._end = state.tail = offset
+        self.appended += offset - start
+        if self._always:
+            self._flushed = self._synced = self._appended
+            self._head.publish(self._appended, self._appended)
+
+    def _write(self, parts: list[Buffer], end: int) -> float:
+        if end - self._end <= _JOINED:
+            parts = [b"".join(parts)]
+            if end > self._ahead:
+                # Zeros behind the block, in the same call: the next blocks overwrite them, and syncing those has no
+                # metadata to write. Large blocks go without, since zeros would cost them as much as they bring.
+                room = max(self._store.options.segment - end, 0)
+                parts.append(_ZEROS[: min(max(end, _FIRST_AHEAD), room)])
+                self._ahead = end + len(parts[-1])
+        started = time.perf_counter()
+        try:
+            self._files.write_synced(self._fd, parts, self._end)
+        except BaseException:
+            self._abandon()
+            raise
+        return time.perf_counter() - started
+
+    def _keep(self, parts: list[Buffer]) -> float:
+        """Put blocks into the buffer, where readers in this process see them."""
+        assert self._segment is not None
+        if self._segment.pending is None:
+            self._buffer = bytearray()
+            self._segment.pending = (self._end, self._buffer)
+        start = self._segment.pending[0]
+        self._buffer[self._end - start :] = b"".join(parts)
+        return 0.0
+
+    def flush(self) -> None:
+        """Hand the buffer to the kernel: from then on a killed process loses nothing of it."""
+        if self._segment is None or self._segment.pending is None:
+            return
+        start, buffer = self._segment.pending
+        with self._breaking():
+            self._files.write(self._fd, [buffer], start)
+        self._segment.pending = None
+        self._buffer = bytearray()
+        self._flushed = self._appended
+        self._head.publish(self._flushed, self._synced)
+
+    def sync(self) -> None:
+        """Make everything appended so far durable."""
+        if self._synced == self._appended or self._segment is None:
+            return
+        self.flush()
+        with self._breaking():
+            self._files.sync(self._fd)
+        self._synced = self._appended
+        self._head.publish(self._flushed, self._synced)
+
+    @contextmanager
+    def _breaking(self) -> Iterator[None]:
+        """If the block fails, records that were acknowledged are lost: no later write may look as if all were well."""
+        try:
+            yield
+        except BaseException as error:
+            self._broken = f"{self.folder}: writes that were not yet synced are lost ({error}): open the log again"
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        """Never write behind a block that failed: the segment ends before it, and the next write seals it there."""
+        fd, self._fd, self._segment = self._fd, -1, None
+        if fd >= 0:
+            os.close(fd)
+
+    # --- segments and the manifest ------------------------------------------------------------------------------------
+
+    def rotate(self) -> None:
+        """Seal the open segment, if it holds anything, and begin the next one."""
+        if self._end > SEGMENT_HEAD.size:
+            self._begin_segment()
+
+    def _begin_segment(self) -> Segment:
+        """Seal the segment and begin the next one, both durably."""
+        self.sync()
+        fd, entry = self.create_segment(self._synced + 1)
+        try:
+            self._files.sync_folder(self.folder)
+            self.change_manifest(lambda manifest: _with_segment(self._sealed(manifest), entry))
+        except BaseException:
+            os.close(fd)
+            raise
+        self._abandon()
+        self._fd, self._segment = fd, Segment(self.folder, entry)
+        self._end = self._ahead = SEGMENT_HEAD.size
+        with self._store.lock:
+            state = self._store.state
+            state.segments[entry.number], state.counts[entry.number] = self._segment, Counts()
+            state.tail = self._end
+        return self._segment
+
+    def create_segment(self, sequence: int) -> tuple[int, SegmentEntry]:
+        """Create the file of a segment of records from *sequence* on; its content is durable, its name is not."""
+        entry = SegmentEntry(self.take_number(), secrets.randbits(64), sequence)
+        fd = self._files.create(self.folder / entry.file_name)
+        try:
+            self._files.write_synced(fd, [encode_segment_head(entry.number, entry.nonce)], 0)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd, entry
+
+    def take_number(self) -> int:
+        """A number that no segment or index file has or had."""
+        with self._manifest_lock:
+            self._next_number += 1
+            return self._next_number - 1
+
+    def _sealed(self, manifest: Manifest) -> Manifest:
+        """The manifest with the open segment sealed where its last good block ends; without it, if it has none."""
+        if not manifest.segments or manifest.segments[-1].end is not None:
+            return manifest
+        *others, last = manifest.segments
+        kept = [replace(last, end=self._end)] if self._end > SEGMENT_HEAD.size else []
+        return replace(manifest, segments=(*others, *kept), sequence=max(manifest.sequence, self._synced))
+
+    def change_manifest(self, change: Callable[[Manifest], Manifest]) -> None:
+        """Replace the manifest by what *change* makes of it, durably. If that fails, either of the two may be there."""
+        with self._manifest_lock:
+            manifest = replace(change(self._store.state.manifest), epoch=self.epoch, next=self._next_number)
+            manifest = manifest.save(self.folder, self._files)
+            with self._store.lock:
+                self._store.state.manifest = manifest
+            self._head.publish_generation(manifest.generation)
+
+
+def _numbers(folder: Path) -> Iterator[int]:
+    """The numbers of the files in *folder*, also of those that a crash left behind."""
+    return (int(match[1]) for name in os.listdir(folder) if (match := _OURS.fullmatch(name)) and match[1])
+
+
+def _with_segment(manifest: Manifest, entry: SegmentEntry) -> Manifest:
+    return replace(manifest, segments=(*manifest.segments, entry))

@@ -1,0 +1,106 @@
+"""The log's own thread: syncs at an interval where that is asked for, and runs the pass when enough was written."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from threading import Event, Lock, Thread
+from typing import Final
+
+from safekeeper.backends.log.appender import Appender
+from safekeeper.backends.log.compaction import Compactor, paced
+from safekeeper.backends.log.store import Store
+from safekeeper.backends.log.writer import Writer
+from safekeeper.errors import SafekeeperError
+
+_MANY_RECORDS: Final = 100_000
+_SHARE: Final = 8  # a pass costs in proportion to the ids and the bytes, so it waits until an eighth of either is new
+
+
+class _Stopped(SafekeeperError):
+    """The log is being closed: the pass ends where it is."""
+
+
+class Background:
+    """Works beside the writers. Its thread starts when there is something to do and ends with `stop`."""
+
+    def __init__(self, store: Store, writer: Writer, appender: Appender) -> None:
+        self._store = store
+        self._writer = writer
+        self._appender = appender
+        self._compactor = Compactor(store, writer)
+        self._sync = store.options.sync
+        self._wake = Event()
+        self._stopping = Event()
+        self._lock = Lock()
+        self._thread: Thread | None = None
+        self.problem = ""
+        """What kept the last pass from ending well."""
+        self._plan()
+        if self._sync != "always":
+            self._start()
+
+    def _plan(self) -> None:
+        state = self._store.state
+        size = sum(entry.end or 0 for entry in state.manifest.segments)
+        self._due_bytes = self._appender.appended + max(self._store.options.segment, size // _SHARE)
+        self._due_records = self._appender.records + max(_MANY_RECORDS, len(state.index.table) // _SHARE)
+
+    def due(self) -> bool:
+        """Whether enough was written for a pass."""
+        return self._appender.appended >= self._due_bytes or self._appender.records >= self._due_records
+
+    def wake(self) -> None:
+        """Begin a pass soon."""
+        if not self._wake.is_set():
+            self._start()
+            self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread. A pass under way is given up; nothing is lost with it."""
+        self._stopping.set()
+        self._wake.set()
+        with self._lock:
+            if self._thread is not None:
+                self._thread.join()
+
+    def run_pass(self, everything: bool) -> None:
+        """Run a pass now, in this thread, as fast as it goes."""
+        self._compactor.run(lambda _: None, everything)
+        self._plan()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._stopping.is_set():
+                self._thread = Thread(target=self._work, name=f"safekeeper log {self._store.root}", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        timeout = None if self._sync == "always" else self._store.options.sync_interval
+        while True:
+            self._wake.wait(timeout)
+            if self._stopping.is_set():
+                return
+            self._wake.clear()
+            if self._sync != "always":
+                self._bring_to_disk()
+            if self.due():
+                self._plan()
+                self._pass()
+
+    def _bring_to_disk(self) -> None:
+        with suppress(OSError), self._writer.exclusive() as appender:  # the next write tells its caller what failed
+            if self._sync == "interval":
+                appender.sync()
+            else:
+                appender.flush()
+
+    def _pass(self) -> None:
+        try:
+            self._compactor.run(paced(self._store.options.compact_rate, self._sleep))
+            self.problem = ""
+        except (OSError, SafekeeperError) as error:
+            self.problem = str(error)  # shown by `stats`; what was not compacted is still there, and safe
+
+    def _sleep(self, seconds: float) -> None:
+        if self._stopping.wait(seconds):
+            raise _Stopped("the log is being closed")

@@ -1,0 +1,84 @@
+"""From batches to blocks: what is written, and what the index learns when that has happened."""
+
+from __future__ import annotations
+
+from safekeeper.backend import Batch
+from safekeeper.backends.log.columnar import encode_columns, split_column
+from safekeeper.backends.log.files import Buffer
+from safekeeper.backends.log.format import (
+    BLOCK,
+    COLUMNS,
+    GRAVE_BIT,
+    RECORDS,
+    Entry,
+    check_value,
+    encode_block,
+    encode_records,
+    place_of,
+)
+from safekeeper.backends.log.recovery import State
+from safekeeper.backends.log.scan import row_places
+from safekeeper.columns import Columns
+
+
+class RecordBlock:
+    """The single operations of one or more batches."""
+
+    __slots__ = ("_entries", "_epoch", "_payload", "_sequence", "_starts", "count", "size")
+
+    def __init__(self, entries: list[Entry], sequence: int, epoch: int) -> None:
+        self._entries, self._sequence, self._epoch = entries, sequence, epoch
+        self._payload, self._starts, length = encode_records(entries, sequence, epoch)
+        self.size = BLOCK.size + length
+        self.count = len(entries)
+
+    def parts(self, nonce: int, offset: int, synced: int) -> list[bytes]:
+        """The bytes of the block at *offset* of the segment with *nonce*."""
+        length = self.size - BLOCK.size
+        head = encode_block(nonce, offset, self._epoch, self._sequence, synced, length, self.count, RECORDS)
+        return [head, *self._payload]
+
+    def install(self, state: State, segment: int, offset: int) -> None:
+        """Let the index know where the records are."""
+        counts, put = state.counts[segment], state.index.put
+        first = place_of(segment, offset + BLOCK.size)
+        for (group, _, key, value, _), start in zip(self._entries, self._starts, strict=True):
+            if value is None:
+                put(group, key, first + (start >> 3) | GRAVE_BIT)
+                counts.graves += 1
+            else:
+                put(group, key, first + (start >> 3))
+                counts.puts += 1
+
+
+class ColumnBlock:
+    """One batch of columns."""
+
+    __slots__ = ("_columns", "_epoch", "_payload", "_sequence", "count", "size")
+
+    def __init__(self, columns: Columns, sequence: int, epoch: int) -> None:
+        self._columns, self._sequence, self._epoch = columns, sequence, epoch
+        self._payload = encode_columns(columns, sequence, epoch)
+        self.size = BLOCK.size + sum(map(len, self._payload))
+        self.count = len(columns)
+
+    def parts(self, nonce: int, offset: int, synced: int) -> list[Buffer]:
+        """The bytes of the block at *offset* of the segment with *nonce*."""
+        length = self.size - BLOCK.size
+        head = encode_block(nonce, offset, self._epoch, self._sequence, synced, length, self.count, COLUMNS)
+        return [head, *self._payload]
+
+    def install(self, state: State, segment: int, offset: int) -> None:
+        """Let the index know where the rows are."""
+        keys = split_column(self._columns.keys.data, self._columns.keys.offsets)
+        places = row_places(segment, offset, len(keys))
+        state.index.put_many(self._columns.group, zip(keys, places, strict=True))
+        state.counts[segment].puts += len(keys)
+
+
+Block = RecordBlock | ColumnBlock
+
+
+def entries_of(batch: Batch) -> list[Entry]:
+    """What a batch of single operations puts into records. It needs no sequence, so callers can do it in parallel."""
+    return [(id.group, id.group.encode(), id.key, value, check_value(value)) for id, value in batch.items()]

@@ -1,0 +1,289 @@
+"""The pass that writes the index file and gives space back: dead segments go, mostly dead ones are rewritten.
+
+What makes a segment dead is durable before its file is removed: the copies of its live records, the index that points
+to them, and last the manifest, which takes the new files in and the old ones out in one step.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Final
+
+import numpy as np
+
+from safekeeper.backends.log.appender import Appender
+from safekeeper.backends.log.format import (
+    BLOCK,
+    GRAVE_BIT,
+    MOVED,
+    SEGMENT_HEAD,
+    encode_block,
+    place_of,
+    segment_of,
+)
+from safekeeper.backends.log.index_file import IndexTable, open_index_file
+from safekeeper.backends.log.manifest import IndexEntry, Manifest, SegmentEntry
+from safekeeper.backends.log.recovery import Counts
+from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.log.store import SMALL_SHARE, Store
+from safekeeper.backends.log.writer import Writer
+
+MANY_SMALL: Final = 8
+"""So many small sealed segments are merged into one."""
+_MANY_GRAVES: Final = 1000
+_GRAVE_SHARE: Final = 4  # graves may be as many as one quarter of the live ids
+_MOST_COPIED: Final = 512 << 20
+_MOVED_BLOCK: Final = 1 << 20
+
+Pace = Callable[[int], None]
+"""Called with a number of bytes that were copied; it may sleep, or raise to end the pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How much of a segment is still of use."""
+
+    entry: SegmentEntry
+    """As it would stand in a manifest whose index knows everything up to `indexed`."""
+    live: int
+    """Puts that are the newest of their id."""
+    live_graves: int
+    """Graves that are the newest of their id."""
+
+    @property
+    def dead_puts(self) -> int:
+        """Puts that are not."""
+        return self.entry.puts - self.live
+
+    @property
+    def dead_share(self) -> float:
+        """The share of records that nobody needs."""
+        records = self.entry.puts + self.entry.graves
+        return 1 - (self.live + self.live_graves) / records if records else 1.0
+
+    @property
+    def live_bytes(self) -> float:
+        """About how many bytes a copy of what is needed has."""
+        return (1 - self.dead_share) * self.entry.indexed
+
+
+class Compactor:
+    """Runs passes over a store, one at a time."""
+
+    def __init__(self, store: Store, writer: Writer) -> None:
+        self._store = store
+        self._writer = writer
+        self._running = Lock()
+
+    def run(self, pace: Pace, everything: bool = False) -> None:
+        """Write an index file and compact what is worth it; with *everything*, whatever has a dead record."""
+        with self._running:
+            self._run(pace, everything)
+
+    def _run(self, pace: Pace, everything: bool) -> None:
+        store = self._store
+        with self._writer.exclusive() as appender:
+            appender.sync()
+            if everything:
+                appender.rotate()
+            with store.lock:
+                frozen = store.state.index.freeze()
+                entries = _covered(store)
+                sequence = store.state.sequence
+        table = store.state.index.table.merged(frozen)
+        occupancies = _occupancies(entries, table)
+        victims = choose(occupancies, store.options.segment, store.options.compact_dead, everything)
+        copy = _Copy(store, appender, pace)
+        try:
+            table = copy.copy(table, victims, _oldest_dirty(occupancies, victims))
+            number = appender.take_number()
+            index = table.write(store.folder / IndexEntry(number, 0, 0).file_name, number, store.files)
+        except BaseException:
+            copy.remove()
+            raise
+        finally:
+            copy.close()
+        store.files.sync_folder(store.folder)
+        removed = store.state.manifest.index
+
+        def change(manifest: Manifest) -> Manifest:
+            known = {entry.number: entry for entry in entries}
+            kept = [_indexed(entry, known) for entry in manifest.segments if entry.number not in victims]
+            segments = (*kept[:-1], *copy.entries, kept[-1])  # the open one stays the last
+            return replace(manifest, segments=segments, index=index, sequence=max(manifest.sequence, sequence))
+
+        appender.change_manifest(change)
+        mapped = open_index_file(store.folder, index, table.seed)
+        with store.lock:
+            store.state.index.thaw(mapped or table)
+            for entry in copy.entries:
+                store.state.segments[entry.number] = Segment(store.folder, entry)
+                store.state.counts[entry.number] = Counts(entry.puts, entry.graves)
+            gone = [store.state.segments[number].path for number in victims]
+            store.retire(victims)
+        for path in (*gone, *([store.folder / removed.file_name] if removed else [])):
+            store.files.remove(path)
+
+
+def _covered(store: Store) -> list[SegmentEntry]:
+    """The segments as an index that is made now knows them."""
+    state = store.state
+    return [
+        replace(
+            entry,
+            indexed=state.tail if entry.end is None else entry.end,
+            puts=state.counts[entry.number].puts,
+            graves=state.counts[entry.number].graves,
+        )
+        for entry in state.manifest.segments
+    ]
+
+
+def _indexed(entry: SegmentEntry, known: dict[int, SegmentEntry]) -> SegmentEntry:
+    """*entry* with what the new index knows of it; one that was begun after that is as it was."""
+    covered = known.get(entry.number)
+    return replace(covered, end=entry.end) if covered else entry
+
+
+def _occupancies(entries: list[SegmentEntry], table: IndexTable) -> list[Occupancy]:
+    base = min((entry.number for entry in entries), default=0)
+    numbers = (table.places >> np.uint64(34)).astype(np.int64) - base
+    graves = (table.places & np.uint64(GRAVE_BIT)) != 0
+    size = max((entry.number for entry in entries), default=0) - base + 1
+    live = np.bincount(numbers[~graves], minlength=size)
+    live_graves = np.bincount(numbers[graves], minlength=size)
+    return [
+        Occupancy(entry, int(live[entry.number - base]), int(live_graves[entry.number - base])) for entry in entries
+    ]
+
+
+def choose(occupancies: list[Occupancy], usual: int, dead: float, everything: bool) -> set[int]:
+    """Which sealed segments to rewrite or drop."""
+    sealed = [segment for segment in occupancies if segment.entry.end is not None]
+    small = {segment.entry.number for segment in sealed if segment.entry.indexed < usual // SMALL_SHARE}
+    dirty = {segment.entry.number for segment in sealed if segment.dead_share > 0 or segment.live_graves}
+    if everything:
+        return dirty | (small if len(small) > 1 else set())
+    graves = sum(segment.live_graves for segment in sealed)
+    if graves > max(_MANY_GRAVES, sum(segment.live for segment in occupancies) // _GRAVE_SHARE):
+        return dirty
+    chosen = small if len(small) >= MANY_SMALL else set()
+    copied = 0.0
+    for segment in sorted(sealed, key=lambda segment: -segment.dead_share):
+        copied += segment.live_bytes
+        if segment.dead_share <= dead or copied > _MOST_COPIED:
+            break
+        chosen.add(segment.entry.number)
+    return chosen
+
+
+def _oldest_dirty(occupancies: list[Occupancy], victims: set[int]) -> int | None:
+    """The lowest sequence of a record in any segment that stays and holds a dead put; None if there is none.
+
+    A grave below it hides nothing that could be read again.
+    """
+    stay = [segment for segment in occupancies if segment.entry.number not in victims]
+    return min((segment.entry.sequence for segment in stay if segment.dead_puts), default=None)
+
+
+class _Copy:
+    """Copies what is needed of the chosen segments into new ones."""
+
+    def __init__(self, store: Store, appender: Appender, pace: Pace) -> None:
+        self._store = store
+        self._appender = appender
+        self._pace = pace
+        self._fd = -1
+        self._records: list[bytes] = []
+        self._size = 0
+        self._end = 0
+        self._sequence = 0
+        self.entries: list[SegmentEntry] = []
+        """The new segments, sealed."""
+
+    def copy(self, table: IndexTable, victims: set[int], oldest_dirty: int | None) -> IndexTable:
+        """Copy the live records of *victims*; the table that points to the copies, without the graves left out."""
+        numbers = (table.places >> np.uint64(34)).astype(np.int64)
+        moving = np.flatnonzero(np.isin(numbers, list(victims)))
+        moving = moving[np.argsort(table.places[moving])]
+        if not len(moving):
+            return table
+        places, keep = table.places.copy(), np.ones(len(table), bool)
+        with self._store.pinned(places[moving].tolist()) as segments:
+            for at, place in zip(moving.tolist(), places[moving].tolist(), strict=True):
+                record, sequence = segments[segment_of(place)].read_record(place)
+                if place & GRAVE_BIT and (oldest_dirty is None or sequence < oldest_dirty):
+                    keep[at] = False
+                    continue
+                places[at] = self._append(record, sequence, grave=bool(place & GRAVE_BIT))
+        self._seal()
+        return replace(table, places=places).only(keep)
+
+    def _append(self, record: bytes, sequence: int, grave: bool) -> int:
+        if self._fd < 0:
+            self._fd, entry = self._appender.create_segment(sequence)
+            self.entries.append(entry)
+            self._end = SEGMENT_HEAD.size
+        entry = self.entries[-1]
+        place = place_of(entry.number, self._end + BLOCK.size + self._size) | (GRAVE_BIT if grave else 0)
+        self.entries[-1] = replace(
+            entry,
+            sequence=min(entry.sequence, sequence),
+            puts=entry.puts + (not grave),
+            graves=entry.graves + grave,
+        )
+        self._records.append(record)
+        self._size += len(record)
+        self._sequence = max(self._sequence, sequence)
+        if self._size >= _MOVED_BLOCK:
+            self._write_block()
+            if self._end >= self._store.options.segment:
+                self._seal()
+        return place
+
+    def _write_block(self) -> None:
+        if not self._records:
+            return
+        nonce, epoch, count = self.entries[-1].nonce, self._appender.epoch, len(self._records)
+        head = encode_block(nonce, self._end, epoch, self._sequence, 0, self._size, count, MOVED)
+        self._store.files.write(self._fd, [b"".join([head, *self._records])], self._end)
+        self._end += len(head) + self._size
+        self._pace(self._size)
+        self._records, self._size = [], 0
+
+    def _seal(self) -> None:
+        if self._fd < 0:
+            return
+        self._write_block()
+        self._store.files.sync(self._fd)
+        self.entries[-1] = replace(self.entries[-1], end=self._end, indexed=self._end)
+        self.close()
+
+    def close(self) -> None:
+        """Close the file that is being written, if there is one."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def remove(self) -> None:
+        """Remove the new files, which nothing names yet."""
+        for entry in self.entries:
+            with suppress(OSError):
+                self._store.files.remove(self._store.folder / entry.file_name)
+
+
+def paced(rate: int, sleep: Callable[[float], None]) -> Pace:
+    """Copy at most *rate* bytes a second."""
+    started, spent = time.monotonic(), 0
+
+    def pace(copied: int) -> None:
+        nonlocal spent
+        spent += copied
+        sleep(max(spent / rate - (time.monotonic() - started), 0))
+
+    return pace

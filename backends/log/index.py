@@ -1,0 +1,80 @@
+"""Where the newest record of each id is: dicts for what is new, the index file's table for what is old."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from safekeeper.backends.log.format import GRAVE_BIT
+from safekeeper.backends.log.index_file import U64, IndexTable
+
+Places = dict[str, dict[bytes, int]]
+"""Places by group and key; that of a grave says that the id was deleted."""
+
+
+class Index:
+    """The index in memory. It does not lock: its owner does, for each call."""
+
+    def __init__(self, table: IndexTable) -> None:
+        self.table = table
+        self.recent: Places = {}
+        """What came since the last pass began."""
+        self.frozen: Places = {}
+        """What a pass is merging into the next table. Between passes it is empty."""
+
+    def put(self, group: str, key: bytes, place: int) -> None:
+        """Set the place of one id."""
+        keys = self.recent.get(group)
+        if keys is None:
+            keys = self.recent[group] = {}
+        keys[key] = place
+
+    def put_many(self, group: str, places: Iterable[tuple[bytes, int]]) -> None:
+        """Set the places of many ids of a group; of a key that stands twice the last counts."""
+        self.recent.setdefault(group, {}).update(places)
+
+    def find(self, group: str, key: bytes) -> int:
+        """The place of an id's value, 0 if it has none."""
+        for places in (self.recent, self.frozen):
+            if (keys := places.get(group)) is not None and (place := keys.get(key)):
+                return 0 if place & GRAVE_BIT else place
+        place = self.table.find(group, key)
+        return 0 if place & GRAVE_BIT else place
+
+    def new_keys(self, group: str) -> dict[bytes, int]:
+        """What the dicts know of a group, a copy."""
+        return {**self.frozen.get(group, {}), **self.recent.get(group, {})}
+
+    def old_places(self, group: str, new: Iterable[bytes]) -> U64:
+        """The places of a group's values in the table, but for those whose keys are in *new*."""
+        entries = self.table.entries(group)
+        places = self.table.places[entries]
+        current = places & np.uint64(GRAVE_BIT) == 0
+        current[[at - entries.start for key in new if (at := self.table.position(group, key)) >= 0]] = False
+        live: U64 = places[current]
+        return live
+
+    def has_live(self, group: str) -> bool:
+        """Whether a group has an id."""
+        new = self.new_keys(group)
+        return any(not place & GRAVE_BIT for place in new.values()) or len(self.old_places(group, new)) > 0
+
+    def group_names(self) -> Iterator[str]:
+        """The groups that have or had an id, each once."""
+        return iter({*self.recent, *self.frozen, *(name.decode() for name in self.table.names)})
+
+    def freeze(self) -> Places:
+        """Set aside what is new, for a pass; what comes from now on is kept apart from it."""
+        if self.frozen:  # the last pass failed
+            for group, keys in self.recent.items():
+                self.frozen.setdefault(group, {}).update(keys)
+        else:
+            self.frozen = self.recent
+        self.recent = {}
+        return self.frozen
+
+    def thaw(self, table: IndexTable) -> None:
+        """Take the table of a pass that ended well, which holds what was set aside."""
+        self.table = table
+        self.frozen = {}

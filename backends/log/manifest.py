@@ -1,0 +1,126 @@
+"""The manifest: what belongs to the store. Replaced whole, so that several files come and go in one step.
+
+safekeeper-log 1 CHECK
+{"generation": ..., "segments": [...], ...}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from safekeeper.backends.log.files import Files
+from safekeeper.backends.log.format import SEGMENT_HEAD, VERSION
+from safekeeper.errors import Corruption
+
+NAME: Final = "manifest"
+_TEMPORARY: Final = "manifest.tmp"
+_MARK: Final = b"safekeeper-log"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEntry:
+    """What the manifest says of a segment."""
+
+    number: int
+    nonce: int
+    sequence: int
+    """No record in it has a lower one."""
+    end: int | None = None
+    """Where its last block ends, if it is sealed."""
+    indexed: int = SEGMENT_HEAD.size
+    """The index file knows every record before this offset."""
+    puts: int = 0
+    """The puts before `indexed`, live or dead."""
+    graves: int = 0
+    """The deletes before `indexed`."""
+
+    @property
+    def file_name(self) -> str:
+        """The segment's file in the writer's folder."""
+        return f"{self.number:08}.segment"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """What the manifest says of the index file."""
+
+    number: int
+    size: int
+    check: int
+
+    @property
+    def file_name(self) -> str:
+        """The index file in the writer's folder."""
+        return f"{self.number:08}.index"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A state of the store's files."""
+
+    seed: int
+    """Seeds the fingerprints in index files; random, so that nobody can choose keys that collide."""
+    generation: int = 0
+    epoch: int = 0
+    """Of the writer that wrote this."""
+    sequence: int = 0
+    """The last sequence when this was written; all up to it is durable."""
+    next: int = 1
+    """The next number for a segment or an index file."""
+    segments: tuple[SegmentEntry, ...] = ()
+    """In the order in which they were begun. All but the last are sealed."""
+    index: IndexEntry | None = None
+
+    def file_names(self) -> set[str]:
+        """The files that the manifest names."""
+        names = {entry.file_name for entry in self.segments}
+        return names | {self.index.file_name} if self.index else names
+
+    def save(self, folder: Path, files: Files) -> Manifest:
+        """Make this the manifest of *folder*, as the next generation, durable; the manifest as it was written."""
+        new = replace(self, generation=self.generation + 1)
+        temporary = folder / _TEMPORARY
+        files.remove(temporary)
+        fd = files.create(temporary)
+        try:
+            files.write_synced(fd, [new._encode()], 0)
+        finally:
+            os.close(fd)
+        files.replace(temporary, folder / NAME)
+        files.sync_folder(folder)
+        return new
+
+    def _encode(self) -> bytes:
+        body = json.dumps(asdict(self), separators=(",", ":")).encode()
+        return b"%b %d %016x\n%b" % (_MARK, VERSION, xxhash.xxh3_64_intdigest(body), body)
+
+
+def load_manifest(folder: Path) -> Manifest | None:
+    """The manifest of *folder*, None if there is none yet. Raise `Corruption` if it is damaged."""
+    path = folder / NAME
+    try:
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    line, _, body = raw.partition(b"\n")
+    words = line.split(b" ")
+    if len(words) != 3 or words[0] != _MARK:
+        raise Corruption(f"{path}: offset 0: is no manifest of a log")
+    if words[2] != b"%016x" % xxhash.xxh3_64_intdigest(body):
+        raise Corruption(
+            f"{path}: offset {len(line) + 1}: the checksum does not match: it was damaged after it was written"
+        )
+    if words[1] != b"%d" % VERSION:
+        raise Corruption(
+            f"{path}: offset {len(_MARK) + 1}: is of version {words[1]!r}, this safekeeper reads {VERSION}"
+        )
+    fields = json.loads(body)
+    fields["segments"] = tuple(SegmentEntry(**entry) for entry in fields["segments"])
+    fields["index"] = IndexEntry(**fields["index"]) if fields["index"] else None
+    return Manifest(**fields)

@@ -1,0 +1,131 @@
+"""Reading a writer's folder as it is: what the index file knows, then the tail. It writes nothing.
+
+Torn or corrupt? Below the end of a sealed segment everything must be whole. In the open one, the first place that is no
+good block is `Corruption` if a later header, the head or the manifest names a sequence above the last good one as
+durable; otherwise it is a torn tail, never acknowledged, and is cut.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from pathlib import Path
+
+from safekeeper.backends.log.format import GRAVE_BIT, SEGMENT_HEAD
+from safekeeper.backends.log.head import Head
+from safekeeper.backends.log.index import Index
+from safekeeper.backends.log.index_file import IndexTable, open_index_file
+from safekeeper.backends.log.manifest import Manifest, SegmentEntry, load_manifest
+from safekeeper.backends.log.scan import Found, Scan, blocks_behind, scan
+from safekeeper.backends.log.segment import Segment
+from safekeeper.errors import Corruption
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many records a segment holds, live or dead."""
+
+    puts: int = 0
+    graves: int = 0
+
+
+@dataclass(slots=True)
+class State:
+    """A writer's folder in memory."""
+
+    manifest: Manifest
+    index: Index
+    segments: dict[int, Segment] = field(default_factory=dict)
+    counts: dict[int, Counts] = field(default_factory=dict)
+    sequence: int = 0
+    """The last one that was found."""
+    tail: int = 0
+    """Where the last good block of the open segment ends, if there is an open one."""
+
+    def apply(self, found: list[Found]) -> None:
+        """Bring the index and the counts up to date with records in the order of their sequence."""
+        groups: dict[bytes, str] = {}
+        for group, key, place, _ in found:
+            name = groups.get(group)
+            if name is None:
+                name = groups[group] = group.decode()
+            self.index.put(name, key, place)
+            counts = self.counts[place >> 34]
+            if place & GRAVE_BIT:
+                counts.graves += 1
+            else:
+                counts.puts += 1
+
+    def close(self) -> None:
+        """Close the files of all segments that nobody has pinned; whoever has, closes them."""
+        for segment in self.segments.values():
+            segment.retired = True
+            if not segment.pins:
+                segment.close()
+
+
+def load(folder: Path) -> State | None:
+    """The state of *folder*, None if nothing was ever written there."""
+    head = Head.of_reader(folder)  # before the manifest, so that the manifest knows the files of what it names
+    synced = (head and head.synced) or 0
+    manifest = load_manifest(folder)
+    if manifest is None:
+        return None
+    table = _open_table(folder, manifest)
+    rebuilding = table is None
+    if table is None:
+        manifest = _without_index(manifest)
+        table = IndexTable(manifest.seed)
+    state = State(manifest, Index(table), sequence=manifest.sequence)
+    names = set(os.listdir(folder))
+    found: list[Found] = []
+    for entry in manifest.segments:
+        if entry.file_name not in names:
+            raise Corruption(f"{folder / entry.file_name}: offset 0: the segment is missing")
+        state.segments[entry.number] = segment = Segment(folder, entry)
+        state.counts[entry.number] = Counts(entry.puts, entry.graves)
+        if entry.end is None or entry.indexed < entry.end:
+            met = _scan_entry(segment, entry, manifest, synced)
+            found += met.found
+            state.sequence = max(state.sequence, met.sequence)
+            state.tail = met.end
+    if rebuilding:
+        found.sort(key=attrgetter("sequence"))  # moved records are older than what stands before them
+    state.apply(found)
+    return state
+
+
+def durable_sequence(folder: Path, manifest: Manifest) -> int:
+    """The highest sequence that is known to be durable without reading segments."""
+    head = Head.of_reader(folder)
+    return max(manifest.sequence, (head and head.synced) or 0)
+
+
+def _open_table(folder: Path, manifest: Manifest) -> IndexTable | None:
+    if manifest.index is None:
+        return IndexTable(manifest.seed)
+    return open_index_file(folder, manifest.index, manifest.seed)
+
+
+def _without_index(manifest: Manifest) -> Manifest:
+    """The manifest as if there had never been an index file."""
+    segments = [replace(entry, indexed=SEGMENT_HEAD.size, puts=0, graves=0) for entry in manifest.segments]
+    return replace(manifest, segments=tuple(segments), index=None)
+
+
+def _scan_entry(segment: Segment, entry: SegmentEntry, manifest: Manifest, synced: int) -> Scan:
+    segment.open()
+    before = entry.sequence - 1 if entry.indexed == SEGMENT_HEAD.size else manifest.sequence
+    met = scan(segment, entry.indexed, entry.end, before)
+    if entry.end is not None:
+        if not met.complete or met.end != entry.end:
+            raise Corruption(f"{segment.path}: offset {met.end}: no whole block, in a sealed segment: damaged")
+        return met
+    durable = max([synced, manifest.sequence, *(header.synced for _, header in blocks_behind(segment, met.end))])
+    if durable > met.sequence:
+        raise Corruption(
+            f"{segment.path}: offset {met.end}: no whole block, but sequence {durable} was durable and"
+            f" the last one here is {met.sequence}: damaged"
+        )
+    return met

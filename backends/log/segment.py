@@ -1,0 +1,123 @@
+"""A segment: a file of blocks that grows at its end and is otherwise never changed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+from safekeeper.backends.log import columnar
+from safekeeper.backends.log.format import (
+    ROW_BIT,
+    SEGMENT_HEAD,
+    RecordHead,
+    check_value,
+    decode_record_head,
+    encode_record_head,
+    encode_segment_head,
+    offset_of,
+    padding,
+    verified_id,
+)
+from safekeeper.backends.log.manifest import SegmentEntry
+from safekeeper.errors import Corruption
+
+_FIRST_READ = 4096  # the head and the id of nearly every record, and all of a small one
+
+
+class Segment:
+    """Reads one segment. The file is opened when it is first needed; the one who reads holds a pin meanwhile."""
+
+    def __init__(self, folder: Path, entry: SegmentEntry) -> None:
+        self.path = folder / entry.file_name
+        self.number = entry.number
+        self.nonce = entry.nonce
+        self.fd = -1
+        self.pins = 0
+        self.retired = False
+        self.pending: tuple[int, bytearray] | None = None
+        """Blocks that are acknowledged but not yet in the file, and their offset: only where `sync` is not `always`."""
+
+    def open(self) -> None:
+        """Open the file for reading. Raise `Corruption` if it is not the file that the manifest means."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        if os.pread(fd, SEGMENT_HEAD.size, 0) != encode_segment_head(self.number, self.nonce):
+            os.close(fd)
+            raise Corruption(f"{self.path}: offset 0: is not the segment that the manifest names")
+        self.fd = fd
+
+    def close(self) -> None:
+        """Close the file; it can be opened again."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def read(self, size: int, offset: int) -> bytes:
+        """The bytes at *offset*, fewer where the segment ends before."""
+        pending = self.pending
+        if pending is not None and offset >= pending[0]:
+            start = offset - pending[0]
+            return bytes(pending[1][start : start + size])
+        return os.pread(self.fd, size, offset)
+
+    def read_id(self, place: int) -> tuple[bytes, bytes]:
+        """The group and key at *place*, verified, without reading the value."""
+        if place & ROW_BIT:
+            row = self._read_row(place)
+            return row.group, row.key
+        return self._read_head(place)[1]
+
+    def read_value(self, place: int, group: bytes, key: bytes) -> bytes:
+        """The value at *place*, verified to be that of *group* and *key*."""
+        if place & ROW_BIT:
+            row = self._read_row(place)
+            found, value = (row.group, row.key), row.value()
+        else:
+            head, found, raw = self._read_head(place)
+            value = self._value(head, raw, place)
+        if value is None:
+            self.corrupt(place)
+        if found != (group, key):
+            raise Corruption(f"{self._at(place)}: holds {found!r} where the index says {(group, key)!r}")
+        return value
+
+    def read_record(self, place: int) -> tuple[bytes, int]:
+        """The whole record at *place*, verified, and its sequence. A row comes as a record."""
+        if place & ROW_BIT:
+            row = self._read_row(place)
+            value = row.value()
+            if value is None:
+                self.corrupt(place)
+            record = encode_record_head(row.sequence, row.epoch, row.group, row.key, value, check_value(value)) + value
+            return record + padding(len(record)), row.sequence
+        head, _, raw = self._read_head(place)
+        value = self._value(head, raw, place)
+        if value is None:
+            self.corrupt(place)
+        return raw[: head.value_start] + value + padding(head.value_start + head.value_size), head.sequence
+
+    def _read_row(self, place: int) -> columnar.Row:
+        return columnar.read_row(self.read, offset_of(place), self.nonce) or self.corrupt(place)
+
+    def _read_head(self, place: int) -> tuple[RecordHead, tuple[bytes, bytes], bytes]:
+        """A record's head and id, verified, and its first bytes."""
+        offset = offset_of(place)
+        raw = self.read(_FIRST_READ, offset)
+        head = decode_record_head(raw)
+        if head and head.value_start > len(raw):
+            raw = self.read(head.value_start, offset)
+        id = head and verified_id(head, raw)
+        return (head, id, raw) if head and id else self.corrupt(place)
+
+    def _value(self, head: RecordHead, raw: bytes, place: int) -> bytes | None:
+        """The value of a record whose first bytes are *raw*; None if its checksum fails."""
+        start, end = head.value_start, head.value_start + head.value_size
+        value = raw[start:end] if end <= len(raw) else self.read(head.value_size, offset_of(place) + start)
+        return value if check_value(value) == head.value_check else None
+
+    def _at(self, place: int) -> str:
+        return f"{self.path}: offset {offset_of(place)}"
+
+    def corrupt(self, place: int) -> NoReturn:
+        """Raise the `Corruption` of a record whose checksum fails."""
+        raise Corruption(f"{self._at(place)}: a checksum does not match: damaged after it was written")

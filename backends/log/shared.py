@@ -1,0 +1,131 @@
+"""One `Log` per root and process, however many handles there are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from threading import Event, Lock
+
+from safekeeper.backend import Batch, Compaction, Stats
+from safekeeper.backends.log.appender import Appender
+from safekeeper.backends.log.background import Background
+from safekeeper.backends.log.compaction import MANY_SMALL
+from safekeeper.backends.log.files import Files
+from safekeeper.backends.log.options import LogOptions
+from safekeeper.backends.log.store import Store
+from safekeeper.backends.log.writer import Writer
+from safekeeper.errors import BadUrl, SafekeeperError
+
+
+class _Writing:
+    """What a log has from its first write on."""
+
+    def __init__(self, store: Store) -> None:
+        self.appender = Appender.claim(store)
+        self.writer = Writer(self.appender)
+        self.background = Background(store, self.writer, self.appender)
+
+
+class Log:
+    """A root in this process: its store, and its writer from the first write on."""
+
+    def __init__(self, root: Path, options: LogOptions, files: Files) -> None:
+        self.options = options
+        self.store = Store(root, options, files)
+        self.handles = 0
+        """How many share it; below 0 while it is being closed."""
+        self.closed = Event()
+        self._claiming = Lock()
+        self._writing: _Writing | None = None
+
+    def write(self, batch: Batch) -> float:
+        """Append a batch; how many seconds its sync took."""
+        writing = self._writing or self._claim()
+        seconds = writing.writer.write(batch)
+        if writing.background.due():
+            writing.background.wake()
+        return seconds
+
+    def compact(self) -> Compaction:
+        """Drop and rewrite whatever has a dead record."""
+        writing = self._writing or self._claim()
+        before = self.store.bytes_stored()
+        writing.background.run_pass(everything=True)
+        return Compaction(before, self.store.bytes_stored())
+
+    def stats(self) -> Stats:
+        """What the log holds."""
+        problem = self._writing.background.problem if self._writing else ""
+        return self.store.stats({"background": problem} if problem else {})
+
+    def _claim(self) -> _Writing:
+        with self._claiming:
+            if self._writing is None:
+                writing = _Writing(self.store)
+                if self.store.small_segments() >= MANY_SMALL:
+                    # Now, not in the background: writers that are killed early would leave one more each time.
+                    writing.background.run_pass(everything=False)
+                self._writing = writing
+            return self._writing
+
+    def close(self) -> None:
+        """Leave the root to others."""
+        if (writing := self._writing) is not None:
+            writing.background.stop()
+            try:
+                if self.store.tail_is_long():
+                    writing.background.run_pass(everything=False)
+            except (OSError, SafekeeperError):
+                pass  # the next one to open it reads the tail instead
+            finally:
+                with writing.writer.exclusive() as appender:
+                    appender.close()
+        self.store.close()
+
+
+_lock = Lock()
+_logs: dict[tuple[int, int], Log] = {}
+
+
+def _forget_in_child() -> None:
+    global _lock
+    _lock = Lock()
+    _logs.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def share(root: Path, options: LogOptions, files: Files) -> Log:
+    """The log of a folder that exists, for one more handle. Handles with different options cannot share one."""
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        stat = os.fstat(fd)
+    finally:
+        os.close(fd)
+    key = (stat.st_dev, stat.st_ino)
+    while True:
+        with _lock:
+            log = _logs.setdefault(key, Log(root, options, files))
+            if log.handles >= 0:
+                if log.options != options:
+                    raise BadUrl(f"{root} is open in this process with other options: {log.options}")
+                log.handles += 1
+                return log
+        log.closed.wait()
+
+
+def unshare(log: Log) -> None:
+    """Take back a `share`; the last one closes the log."""
+    with _lock:
+        log.handles -= 1
+        if log.handles:
+            return
+        log.handles = -1  # whoever opens the root again waits until it is given back
+    try:
+        log.close()
+    finally:
+        with _lock:
+            for key in [key for key, other in _logs.items() if other is log]:
+                del _logs[key]
+        log.closed.set()

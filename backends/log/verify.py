@@ -1,0 +1,94 @@
+"""Reading and checking everything, past what is damaged: it lists places where recovery would stop at the first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from safekeeper.backend import CheckpointId, Damage
+from safekeeper.backends.log.format import BLOCK, COLUMNS, SEGMENT_HEAD, BlockHeader, decode_block
+from safekeeper.backends.log.index_file import open_index_file
+from safekeeper.backends.log.manifest import IndexEntry, Manifest, SegmentEntry, load_manifest
+from safekeeper.backends.log.recovery import durable_sequence
+from safekeeper.backends.log.scan import blocks_behind, damaged_records, scan
+from safekeeper.backends.log.segment import Segment
+from safekeeper.errors import Corruption
+
+
+def verify(folder: Path) -> Iterator[Damage]:
+    """What is damaged in a writer's folder. A tail that was never confirmed is no damage."""
+    try:
+        manifest = load_manifest(folder)
+    except Corruption as error:
+        yield _damage(error)
+        return
+    if manifest is None:
+        return
+    index = manifest.index
+    if index is not None and open_index_file(folder, index, manifest.seed) is None and _is_still_named(folder, index):
+        yield Damage(str(folder / index.file_name), "the index file is missing or damaged; it will be rebuilt")
+    for entry in manifest.segments:
+        damage = list(_verify_segment(folder, entry, manifest))
+        if damage and _is_still_named(folder, entry):
+            yield from damage
+
+
+def _is_still_named(folder: Path, entry: SegmentEntry | IndexEntry) -> bool:
+    """Whether compaction has not replaced a file meanwhile."""
+    manifest = load_manifest(folder)
+    return manifest is not None and entry.file_name in manifest.file_names()
+
+
+def _damage(error: Corruption) -> Damage:
+    path, offset, problem = str(error).split(": ", 2)
+    return Damage(f"{path}: {offset}", problem)
+
+
+def _verify_segment(folder: Path, entry: SegmentEntry, manifest: Manifest) -> Iterator[Damage]:
+    segment = Segment(folder, entry)
+    try:
+        segment.open()
+    except FileNotFoundError:
+        yield Damage(f"{segment.path}: offset 0", "the segment is missing")
+        return
+    except Corruption as error:
+        yield _damage(error)
+        return
+    try:
+        yield from _verify_blocks(segment, entry, durable_sequence(folder, manifest))
+    finally:
+        segment.close()
+
+
+def _verify_blocks(segment: Segment, entry: SegmentEntry, durable: int) -> Iterator[Damage]:
+    offset, sequence = SEGMENT_HEAD.size, entry.sequence - 1
+    while entry.end is None or offset < entry.end:
+        met = scan(segment, offset, entry.end, sequence)
+        offset, sequence = met.end, met.sequence
+        if met.complete and entry.end is not None:
+            return
+        behind = list(blocks_behind(segment, offset))
+        if entry.end is None and max([durable, *(header.synced for _, header in behind)]) <= sequence:
+            return
+        raw = segment.read(BLOCK.size, offset)
+        header = decode_block(raw, segment.nonce, offset)
+        if header is None:
+            yield Damage(f"{segment.path}: offset {offset}", "no whole block: what was written here is lost")
+        else:
+            block = segment.read(header.size, offset)
+            yield from _lost(segment, offset, header, block)
+        following = [start for start, _ in behind if header is None or start >= offset + header.size]
+        if not following:
+            return
+        offset = min(following)
+
+
+def _lost(segment: Segment, offset: int, header: BlockHeader, block: bytes) -> Iterator[Damage]:
+    """The damaged records of a block whose header is whole."""
+    place = f"{segment.path}: offset "
+    if header.kind == COLUMNS or len(block) < header.size:
+        yield Damage(f"{place}{offset}", f"a block of {header.records} records is damaged")
+        return
+    for start, id in damaged_records(block, header):
+        known = CheckpointId(id[0].decode(), id[1]) if id else None
+        yield Damage(f"{place}{offset + start}", "the value is damaged" if known else "a record is damaged", known)

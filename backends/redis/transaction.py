@@ -1,0 +1,211 @@
+"""What a write does to a group, and why it cannot come late.
+
+A command can be held up on its way, and arrive when its sender has long given up and somebody else has written
+something newer. So a connection that writes holds a lease, a key that expires, and what it sends does nothing once
+the lease has expired or was taken away. There are two forms, with the same effect:
+
+- A small change is a script that looks for the lease first. It is one command and has one answer.
+- A larger one stands between MULTI and EXEC, since a script copies every value twice. The connection watches its lease:
+  that was answered before the transaction is sent, and EXEC does nothing if the lease is not as it was. EXEC also ends
+  the watch, so a connection can have one transaction under way, not two.
+
+Deletes alone are always a script: a server whose memory is full takes no transaction, but it runs a script that says
+it may.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from safekeeper.backend import Batch
+from safekeeper.backends.redis.layout import LARGE_BYTES, Group, Head, encode, locate, split
+from safekeeper.backends.redis.server import Command
+
+_CHANGE_BYTES = 512 * 1024
+_WINDOW_BYTES = 2 * 1024 * 1024
+_WINDOW_CHANGES = 1000
+_PART_EXPIRES = b"3600000"
+"""Milliseconds after which a part goes whose head never came: its writer died in between."""
+
+LATE = "LATE"
+"""The error code of a script that found no lease. Nothing was done."""
+
+# What both scripts need. Repeating it does no harm.
+_DROP_PARTS = rb"""
+local ids, groups, large = KEYS[1], KEYS[2], KEYS[3]
+local group, part_prefix, count = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local moving = redis.error_reply('TRYAGAIN the parts of a value are being moved to another node')
+
+local function drop_parts(key, new_head)
+  local old = redis.call('HGET', large, key)
+  if not old or old == new_head then return true end
+  local write_id, parts = old:match('(%x+) (%d+)')
+  for n = 0, parts - 1 do
+    local answer = redis.pcall('DEL', part_prefix .. write_id .. ':' .. n)
+    if type(answer) == 'table' then return false end  -- it is not declared, and has gone to another node of a cluster
+  end
+  redis.call('HDEL', large, key)
+  return true
+end
+"""
+
+# count puts: key, value; then the keys to delete
+_CHANGE = (
+    _DROP_PARTS
+    + rb"""
+if redis.call('EXISTS', KEYS[4]) == 0 then return redis.error_reply('LATE the lease is over') end
+local first_delete = 4 + 2 * count
+if count > 0 then
+  local added = redis.call('HSET', ids, unpack(ARGV, 4, first_delete - 1))
+  if added > 0 and added == redis.call('HLEN', ids) then redis.call('SADD', groups, group) end
+end
+for i = first_delete, #ARGV, 4000 do  -- unpack takes about 8000
+  redis.call('HDEL', ids, unpack(ARGV, i, math.min(i + 3999, #ARGV)))
+end
+if first_delete <= #ARGV and redis.call('HLEN', ids) == 0 then redis.call('SREM', groups, group) end
+if redis.call('HLEN', large) > 0 then
+  for i = 4, first_delete - 1, 2 do
+    if not drop_parts(ARGV[i]) then return moving end
+  end
+  for i = first_delete, #ARGV do
+    if not drop_parts(ARGV[i]) then return moving end
+  end
+end
+return 1
+"""
+)
+_DELETE = b"#!lua flags=allow-oom\n" + _CHANGE
+
+# Runs in a transaction, after the values were set and removed. count heads: key, write id, parts; then other keys
+_TIDY = (
+    _DROP_PARTS
+    + rb"""
+if redis.call('HLEN', ids) == 0 then redis.call('SREM', groups, group) end
+for i = 4, 3 + 3 * count, 3 do
+  local head = ARGV[i + 1] .. ' ' .. ARGV[i + 2]
+  if not drop_parts(ARGV[i], head) then return moving end
+  redis.call('HSET', large, ARGV[i], head)
+end
+for i = 4 + 3 * count, #ARGV do
+  if not drop_parts(ARGV[i]) then return moving end
+end
+return 1
+"""
+)
+
+LOAD_SCRIPTS: list[Command] = [(b"SCRIPT", b"LOAD", script) for script in (_CHANGE, _DELETE)]
+_CHANGE_SHA, _DELETE_SHA = (
+    hashlib.sha1(script, usedforsecurity=False).hexdigest().encode() for script in (_CHANGE, _DELETE)
+)
+
+
+@dataclass(slots=True)
+class Change:
+    """What is done to a group in one step."""
+
+    group: Group
+    tidy: bool = False
+    """Whether a transaction has to tidy: something is deleted or large, or may have been."""
+    puts: list[bytes] = field(default_factory=list)
+    """Keys and encoded values in turn."""
+    deletes: list[bytes] = field(default_factory=list)
+    untidied: Sequence[bytes] = ()
+    """Keys that were replaced by an earlier change that did not tidy."""
+    head: tuple[bytes, Head] | None = None
+    parts: Sequence[memoryview] = ()
+    """The parts of the head, until they are there: sent again, they would expire under the head."""
+    nbytes: int = 0
+
+    @property
+    def only_deletes(self) -> bool:
+        return not (self.puts or self.head or self.untidied)
+
+    def bringing_parts(self) -> list[Command]:
+        """The commands that have to be answered before anything else is sent. They may be late."""
+        if not self.head:
+            return []
+        names = self.head[1].names(self.group)
+        return [(b"SET", name, part, b"PX", _PART_EXPIRES) for name, part in zip(names, self.parts, strict=True)]
+
+    def by_script(self, lease: bytes) -> Command:
+        """The change as one command; it has no head."""
+        group = self.group
+        command = [b"EVALSHA", _CHANGE_SHA if self.puts else _DELETE_SHA, b"4"]
+        command += (group.ids, group.listed_in, group.large, lease)
+        command += (group.name, group.part_prefix, b"%d" % (len(self.puts) // 2))
+        return command + self.puts + self.deletes
+
+    def in_transaction(self) -> Iterator[Command]:
+        """The change as commands between MULTI and EXEC."""
+        group = self.group
+        if not self.tidy:
+            yield b"HLEN", group.large
+        if self.puts:
+            yield [b"HSET", group.ids, *self.puts]
+        if self.deletes:
+            yield [b"HDEL", group.ids, *self.deletes]
+        if self.head:
+            key, head = self.head
+            yield b"HSET", group.ids, key, head.encode()
+            for name in head.names(group):
+                yield b"PERSIST", name
+        if self.puts or self.head:
+            yield b"SADD", group.listed_in, group.name
+        if self.tidy:
+            yield self._tidying()
+
+    def _tidying(self) -> Command:
+        command = [b"EVAL", _TIDY, b"3", self.group.ids, self.group.listed_in, self.group.large]
+        command += (self.group.name, self.group.part_prefix, b"1" if self.head else b"0")
+        if self.head:
+            key, head = self.head
+            command += (key, head.write_id, b"%d" % head.parts)
+        return [*command, *self.puts[::2], *self.deletes, *self.untidied]
+
+    def follow_up(self, answers: Sequence[Any]) -> Change | None:
+        """What has to be done as well when *answers*, those of the transaction, show that it should have tidied."""
+        if self.tidy or not answers[0]:
+            return None
+        return Change(self.group, tidy=True, untidied=self.puts[::2])
+
+
+def changes(prefix: str, batch: Batch, with_large: set[str]) -> Iterator[Change]:
+    """*batch* in pieces that the server can work on one at a time. *with_large* are groups that may have heads."""
+    begun: dict[str, Change] = {}
+    for id, value in batch.items():
+        where = locate(prefix, id.group)
+        if value is not None and len(value) > LARGE_BYTES:
+            with_large.add(id.group)
+            head, parts = split(where, id.key, value)
+            yield Change(where, tidy=True, head=(id.key, head), parts=parts, nbytes=len(value))
+            continue
+        change = begun.get(id.group)
+        if change is None:
+            change = begun[id.group] = Change(where, id.group in with_large)
+        if value is None:
+            change.deletes.append(id.key)
+            change.tidy = True
+            change.nbytes += len(id.key)
+        else:
+            change.puts += (id.key, encode(where, id.key, value))
+            change.nbytes += len(id.key) + len(value)
+        if change.nbytes > _CHANGE_BYTES:
+            yield begun.pop(id.group)
+    yield from begun.values()
+
+
+def windows(changes: Iterable[Change]) -> Iterator[list[Change]]:
+    """*changes* in lists that are sent together: as much as a server can do at once without others noticing."""
+    window: list[Change] = []
+    nbytes = 0
+    for change in changes:
+        window.append(change)
+        nbytes += change.nbytes
+        if nbytes > _WINDOW_BYTES or len(window) == _WINDOW_CHANGES:
+            yield window
+            window, nbytes = [], 0
+    if window:
+        yield window

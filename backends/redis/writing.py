@@ -1,0 +1,269 @@
+"""Writes: changes sent under a lease, and what is done when the answer does not come.
+
+To a server that stands alone all changes of a window go together. In a cluster a transaction stays in one bucket, so
+what goes together is of one bucket; there it goes out on a connection for each, at the same time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from redis import exceptions as driver
+
+from safekeeper.backend import Batch, Survives
+from safekeeper.backends.redis.layout import lease_name
+from safekeeper.backends.redis.options import RedisOptions
+from safekeeper.backends.redis.routing import ELSEWHERE, Router
+from safekeeper.backends.redis.server import Command, Lease, Link, Node
+from safekeeper.backends.redis.transaction import LATE, LOAD_SCRIPTS, Change, changes, windows
+from safekeeper.backends.redis.trouble import code_of, explain
+from safekeeper.errors import Unavailable
+
+_BY_SCRIPT_BYTES = 4 * 1024
+_BY_SCRIPT_CHANGES = 4
+_LANES_TOGETHER = 16
+_NOT_DONE = {*ELSEWHERE, LATE, "NOSCRIPT"}
+_PAUSE = 0.05
+
+
+class Writer:
+    """Makes the changes that a batch asks for."""
+
+    def __init__(self, router: Router, options: RedisOptions) -> None:
+        self._router = router
+        self._options = options
+        self._with_large: set[str] = set()
+        self.confirmed = Survives.HOST if options.replicas else Survives.NOTHING
+        """What a write survives because replicas have confirmed it.
+
+        WAITAOF adds nothing of its own: with `everysec` a server confirms syncs that it has not made.
+        """
+
+    def write(self, batch: Batch) -> set[Survives]:
+        """Make the changes; what they survive by the servers that made them. When this raises, what was not done is not
+        going to be done any more."""
+        survives: set[Survives] = set()
+        for window in windows(changes(self._options.prefix, batch, self._with_large)):
+            self._make(window, survives)
+        return survives
+
+    def _make(self, waiting: Sequence[Change], survives: set[Survives]) -> None:
+        give_up = time.monotonic() + self._options.timeout
+        while waiting:
+            again: list[Change] = []
+            follow_ups: list[Change] = []
+            lanes = self._lanes(waiting)
+            for start in range(0, len(lanes), _LANES_TOGETHER):
+                for lane in self._run(lanes[start : start + _LANES_TOGETHER]):
+                    if lane.is_done():
+                        survives.add(lane.link.facts.survives)
+                        follow_ups += lane.follow_ups()
+                    else:
+                        again += lane.changes
+            if again and time.monotonic() > give_up:
+                raise Unavailable(f"{lanes[0].node.address}: could not make the change in time: try again in a moment")
+            if again and self._router.in_cluster:
+                self._router.look_again()
+            self._with_large.update(change.group.name.decode() for change in follow_ups)
+            waiting = again + follow_ups
+
+    def _lanes(self, some: Sequence[Change]) -> list[_Lane]:
+        if not self._router.in_cluster:
+            return [_Lane(self._router.node_of(0), some, _is_small(some), self._options)]
+        by_bucket: dict[int, list[Change]] = {}
+        for change in some:
+            by_bucket.setdefault(change.group.bucket, []).append(change)
+        # A script must have its lease in its own bucket, which costs a round trip if the last one was for another.
+        return [_Lane(self._router.node_of(bucket), found, False, self._options) for bucket, found in by_bucket.items()]
+
+    def _run(self, lanes: Sequence[_Lane]) -> Sequence[_Lane]:
+        """Send *lanes* and hear what became of them. When this raises, none of them is still under way."""
+        taken = []
+        try:
+            for lane in lanes:
+                lane.link = lane.node.take()
+                taken.append(lane)
+                lane.prepare()
+            try:
+                for lane in lanes:
+                    lane.send()
+                for lane in lanes:
+                    lane.receive()
+            except driver.RedisError as error:
+                broken = [lane for lane in lanes if not lane.link.is_clean]
+                settled = [lane.settle(error) for lane in broken]
+                if not all(settled):
+                    raise explain(broken[0].node.address, error) from error
+        finally:
+            for lane in taken:
+                lane.node.give_back(lane.link)
+        return lanes
+
+
+class _Lane:
+    """Changes that go to a server together, and how far they have got."""
+
+    link: Link
+
+    def __init__(self, node: Node, some: Sequence[Change], by_script: bool, options: RedisOptions) -> None:
+        self.node = node
+        self.changes = some
+        self._by_script = by_script or all(change.only_deletes for change in some)
+        self._options = options
+        self._lease: Lease | None = None
+        self._renews = False
+        self._sent_at = 0.0
+        self._sizes: list[int] = []
+        self._sent = 0
+        self._answers: list[Any] = []
+
+    def prepare(self) -> None:
+        """Bring the parts of large values to the server and get a lease. Nothing of this can undo anything."""
+        try:
+            for change in self.changes:
+                if change.parts:
+                    if not self._went_well(self.link.call(change.bringing_parts())):
+                        return
+                    change.parts = ()
+            self._get_lease()
+        except driver.ConnectionError:
+            pass  # it was idle and is gone: without a lease nothing is sent, and the next connection is a new one
+        except driver.RedisError as error:
+            raise explain(self.node.address, error) from error
+
+    def _get_lease(self) -> None:
+        now = time.monotonic()
+        bucket = self.changes[0].group.bucket
+        lease = self.link.lease
+        fits = not (self._by_script and self.link.facts.in_cluster) or (lease and lease.bucket == bucket)
+        if lease and fits and lease.lasts_until - now >= self._options.timeout:
+            self._lease = lease
+            return
+        name = lease_name(self._options.prefix, bucket)
+        commands = [*LOAD_SCRIPTS, (b"UNWATCH",), *Lease.commands(name, self._lease_seconds)]
+        if self._went_well(self.link.call(commands)):
+            self._lease = Lease.granted(name, bucket, self._lease_seconds, now)
+
+    @property
+    def _lease_seconds(self) -> float:
+        return self._options.timeout * 1.25  # for a quarter of it the lease is good for another change
+
+    def _went_well(self, answers: Sequence[Any]) -> bool:
+        """Whether the server did it; False if it has to be done again, perhaps elsewhere. Raise if it refuses."""
+        for answer in answers:
+            if isinstance(answer, Exception):
+                if code_of(answer) not in _NOT_DONE:
+                    raise explain(self.node.address, answer) from answer
+                return False
+        return True
+
+    def send(self) -> None:
+        """Send the changes, if there is a lease, and what makes the connection ready for the next ones."""
+        if self._lease is None:
+            return
+        if self._by_script:
+            commands = [change.by_script(self._lease.name) for change in self.changes]
+        else:
+            commands = self._transaction()
+        self._sent = len(commands)
+        commands += _confirming(self._options)
+        self._sent_at = time.monotonic()
+        self._renews = self._lease.lasts_until - self._sent_at < self._options.timeout * 1.1
+        if self._renews:
+            commands += [(b"UNWATCH",), *Lease.commands(self._lease.name, self._lease_seconds)]
+        elif not self._by_script:
+            commands.append((b"WATCH", self._lease.name))
+        self.link.lease = None
+        self.link.send(commands)
+
+    def _transaction(self) -> list[Command]:
+        commands: list[Command] = [(b"MULTI",)]
+        for change in self.changes:
+            before = len(commands)
+            commands += change.in_transaction()
+            self._sizes.append(len(commands) - before)
+        commands.append((b"EXEC",))
+        return commands
+
+    def receive(self) -> None:
+        """Hear the answers. The lease can be used again if it is still watched."""
+        if self._lease is None:
+            return
+        self._answers = self.link.receive()
+        lease = self._lease.renewed(self._lease_seconds, self._sent_at) if self._renews else self._lease
+        if time.monotonic() < lease.lasts_until and not any(isinstance(each, Exception) for each in self._answers):
+            self.link.lease = lease
+
+    def is_done(self) -> bool:
+        """Whether all changes were made; False if they have to be made again. Raise if the server refuses them."""
+        if not self._answers:
+            return False
+        answers = self._answers[: self._sent]
+        if not self._by_script:
+            done = answers.pop()
+            if done is None:
+                return False
+            answers += done if isinstance(done, list) else [done]
+        if not self._went_well(answers):
+            return False
+        if self._options.replicas or self._options.aof:
+            self._check_confirmed(self._answers[self._sent])
+        return True
+
+    def _check_confirmed(self, answer: Any) -> None:
+        if isinstance(answer, Exception):
+            raise explain(self.node.address, answer) from answer
+        wanted = [1, self._options.replicas] if self._options.aof else [self._options.replicas]
+        counted = answer if isinstance(answer, list) else [answer]
+        if any(count < number for count, number in zip(counted, wanted, strict=True)):
+            raise Unavailable(
+                f"{self.node.address}: made the write, but not enough replicas or append-only files have it "
+                f"({counted} instead of {wanted}): look at them"
+            )
+
+    def follow_ups(self) -> Iterator[Change]:
+        """What has to be done as well, as the answers show."""
+        if self._by_script:
+            return
+        done = self._answers[self._sent - 1]
+        start = 0
+        for change, size in zip(self.changes, self._sizes, strict=True):
+            if follow_up := change.follow_up(done[start : start + size]):
+                yield follow_up
+            start += size
+
+    def settle(self, error: driver.RedisError) -> bool:
+        """See to it that what may still be on its way is not carried out any more.
+
+        Without its lease it is not. So the lease is taken away, which gives True: then it can be sent again at once. If
+        the server cannot be reached, or has not answered for so long that nothing is won by trying, the lease expires.
+        """
+        lease = self._lease
+        if lease is None:
+            return True
+        while not isinstance(error, driver.TimeoutError) and time.monotonic() < lease.gone_at:
+            try:
+                with self.node.link() as other:
+                    return self._went_well(other.call([(b"DEL", lease.name)]))
+            except (driver.RedisError, Unavailable):
+                time.sleep(_PAUSE)
+        time.sleep(max(0.0, lease.gone_at - time.monotonic()))
+        return False
+
+
+def _is_small(some: Sequence[Change]) -> bool:
+    return (
+        len(some) <= _BY_SCRIPT_CHANGES
+        and sum(change.nbytes for change in some) <= _BY_SCRIPT_BYTES
+        and not any(change.untidied for change in some)
+    )
+
+
+def _confirming(options: RedisOptions) -> list[Command]:
+    """What changes are followed by when the server's own answer is not enough."""
+    wait_for = b"%d" % (options.timeout * 800)  # milliseconds; the answer must come before we stop listening
+    if options.aof:
+        return [(b"WAITAOF", b"1", b"%d" % options.replicas, wait_for)]
+    return [(b"WAIT", b"%d" % options.replicas, wait_for)] if options.replicas else []

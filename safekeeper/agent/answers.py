@@ -1,0 +1,121 @@
+"""What each request does: requests in, replies out, no sockets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+
+from safekeeper.agent import frames
+from safekeeper.agent.budget import Budget
+from safekeeper.agent.frames import BadFrame, Body, Code, Kind
+from safekeeper.backend import MAX_VALUE_BYTES, CheckpointId, check_group
+from safekeeper.errors import BadId, Closed, Conflict, Corruption, SafekeeperError, TooLarge, Unavailable
+from safekeeper.keeper import SafeKeeper
+from safekeeper.ticket import Ticket
+
+Reply = tuple[Kind, list[bytes]]
+"""The kind of a frame and the parts of its body."""
+
+Replies = Generator[Reply, None, None]
+
+KEY_LIST_BYTES = 256 * 1024
+"""About how many bytes of keys go into one KEY_LIST."""
+
+_CODES: dict[type[SafekeeperError], Code] = {
+    Unavailable: Code.UNAVAILABLE,
+    Corruption: Code.CORRUPTION,
+    Conflict: Code.CONFLICT,
+    Closed: Code.CLOSED,
+    TooLarge: Code.TOO_LARGE,
+    BadId: Code.BAD_ID,
+}
+
+
+class Answers:
+    """Answers requests from the store of *keeper*, with at most *value_bytes* of values that are being read and sent.
+
+    The keeper gives it what concurrent commits need: those that come together are written as one batch, with one sync,
+    and are tried again while the store is unavailable.
+    """
+
+    def __init__(self, keeper: SafeKeeper, value_bytes: int) -> None:
+        self._keeper = keeper
+        self._values = Budget(value_bytes)
+
+    def to(self, kind: Kind, body: Body) -> Replies:
+        """The replies to a request, each made when it is asked for; the last one is a DONE.
+
+        Raises what the backend raises, at any step, and `BadFrame` when *body* is not what *kind* says.
+        """
+        match kind:
+            case Kind.PUT:
+                return self._put(body)
+            case Kind.DELETE:
+                return self._delete(body)
+            case Kind.KEYS:
+                return self._keys(body)
+            case Kind.READ:
+                return self._read(body)
+        raise BadFrame(f"{kind.name} is no request")
+
+    def _put(self, body: Body) -> Replies:
+        started = time.perf_counter()
+        group, key, value = body.text(), body.blob(), body.blob()
+        body.end()
+        del body  # the value is a copy: hold the bytes once, not twice, while they are written
+        yield _stored([self._keeper.save(CheckpointId(group, key), value)], started)
+
+    def _delete(self, body: Body) -> Replies:
+        started = time.perf_counter()
+        yield _stored([self._keeper.forget(id) for id in _ids(body)], started)
+
+    def _keys(self, body: Body) -> Replies:
+        started = time.perf_counter()
+        group = body.text()
+        body.end()
+        check_group(group)
+        chunk: list[bytes] = []
+        size = 0
+        for key in self._keeper.backend.keys(group):
+            chunk.append(key)
+            size += len(key)
+            if size >= KEY_LIST_BYTES:
+                yield Kind.KEY_LIST, frames.key_list(chunk)
+                chunk, size = [], 0
+        if chunk:
+            yield Kind.KEY_LIST, frames.key_list(chunk)
+        yield _done(started)
+
+    def _read(self, body: Body) -> Replies:
+        started = time.perf_counter()
+        for index, id in enumerate(_ids(body)):
+            # How large a value is shows only when it is here: room for the largest is held until then.
+            with self._values.room(MAX_VALUE_BYTES) as room:
+                (value,) = self._keeper.backend.read([id])
+                room.shrink(len(value or b""))
+                yield Kind.VALUE, frames.value(index, value)
+                del value
+        yield _done(started)
+
+
+def failure(error: Exception) -> Reply:
+    """The reply that says what went wrong in answering a request."""
+    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), Code.INTERNAL)
+    message = str(error) if isinstance(error, SafekeeperError) else f"{type(error).__name__}: {error}"
+    return Kind.ERROR, frames.error(code, message)
+
+
+def _stored(tickets: list[Ticket], started: float) -> Reply:
+    """DONE once all *tickets* are; those that shared a batch shared its sync."""
+    return _done(started, max((ticket.result().sync_seconds for ticket in tickets), default=0.0))
+
+
+def _done(started: float, sync_seconds: float = 0.0) -> Reply:
+    return Kind.DONE, frames.done(time.perf_counter() - started, sync_seconds)
+
+
+def _ids(body: Body) -> list[CheckpointId]:
+    group, keys = body.text(), list(body.keys())
+    body.end()
+    check_group(group)
+    return [CheckpointId(group, key) for key in keys]

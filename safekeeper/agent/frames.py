@@ -1,0 +1,162 @@
+"""The frames between the JVM and the agent: what they look like, and nothing about what they do."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import xxhash
+
+# frame:   "SKA1" | kind u8 | request u32 | length u32 | xxh64 u64 | body (length bytes)
+# bytes:   length u32 | data            (a field of the body)
+# text:    bytes, UTF-8
+#          little endian; the checksum covers kind, request, length and body; frozen: version 2 gets another mark
+MARK = b"SKA1"
+VERSION = 1
+HEAD = struct.Struct("<4sBIIQ")
+_CHECKED = struct.Struct("<BII")
+_U32 = struct.Struct("<I")
+_DONE = struct.Struct("<QQ")
+_VALUE = struct.Struct("<IBI")
+_ERROR = struct.Struct("<BI")
+
+MAX_BODY_BYTES = 65 * 1024 * 1024
+"""The longest body: the largest value of the contract, with room for its id."""
+
+
+class Kind(enum.IntEnum):
+    """What a frame is: requests are below 64, replies above."""
+
+    PUT = 1
+    DELETE = 2
+    KEYS = 3
+    READ = 4
+    DONE = 65
+    KEY_LIST = 66
+    VALUE = 67
+    ERROR = 127
+
+
+class Code(enum.IntEnum):
+    """What went wrong, in an ERROR."""
+
+    UNAVAILABLE = 1
+    CORRUPTION = 2
+    CONFLICT = 3
+    CLOSED = 4
+    TOO_LARGE = 5
+    BAD_ID = 6
+    BAD_FRAME = 7
+    INTERNAL = 8
+
+
+class BadFrame(Exception):
+    """The bytes are no frame, or its body is not what its kind says. Nothing after it can be trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What comes before a body, so that room can be made before the body is read."""
+
+    kind: Kind
+    request: int
+    """The number that the reply repeats."""
+    length: int
+    """How long the body is."""
+    checksum: int
+
+    @classmethod
+    def decode(cls, data: bytes) -> Head:
+        """The head in the `HEAD.size` bytes of *data*. Raise `BadFrame` if they are none."""
+        mark, kind, request, length, checksum = HEAD.unpack(data)
+        if mark != MARK:
+            raise BadFrame(f"a frame starts with {MARK.decode()}, not with {mark!r}")
+        if length > MAX_BODY_BYTES:
+            raise BadFrame(f"a body has at most {MAX_BODY_BYTES} bytes, not {length}")
+        try:
+            return cls(Kind(kind), request, length, checksum)
+        except ValueError:
+            raise BadFrame(f"there is no frame of kind {kind}") from None
+
+    def check(self, body: bytes) -> None:
+        """Raise `BadFrame` unless *body* is the one that was sent."""
+        if _checksum(self.kind, self.request, [body], self.length) != self.checksum:
+            raise BadFrame(f"the checksum of request {self.request} does not match: bytes were damaged on the way")
+
+
+def encode(kind: Kind, request: int, parts: Sequence[bytes] = ()) -> list[bytes]:
+    """The buffers of a frame whose body is *parts*, one after the other; they are not copied."""
+    length = sum(map(len, parts))
+    return [HEAD.pack(MARK, kind, request, length, _checksum(kind, request, parts, length)), *parts]
+
+
+def _checksum(kind: Kind, request: int, parts: Sequence[bytes], length: int) -> int:
+    checksum = xxhash.xxh64(_CHECKED.pack(kind, request, length))
+    for part in parts:
+        checksum.update(part)
+    return checksum.intdigest()
+
+
+def done(store_seconds: float, sync_seconds: float) -> list[bytes]:
+    """The body of a DONE."""
+    return [_DONE.pack(round(store_seconds * 1e6), round(sync_seconds * 1e6))]
+
+
+def key_list(keys: Sequence[bytes]) -> list[bytes]:
+    """The body of a KEY_LIST."""
+    return [_U32.pack(len(keys)) + b"".join([_U32.pack(len(key)) + key for key in keys])]
+
+
+def value(index: int, data: bytes | None) -> list[bytes]:
+    """The body of the VALUE that answers the key at *index* of a READ; None is a value that was not found."""
+    return [_VALUE.pack(index, data is not None, len(data or b"")), data or b""]
+
+
+def error(code: Code, message: str) -> list[bytes]:
+    """The body of an ERROR. The message becomes one line."""
+    text = " ".join(message.split()).encode("utf-8", "backslashreplace")
+    return [_ERROR.pack(code, len(text)), text]
+
+
+class Body:
+    """A body being taken apart, field by field. Each method raises `BadFrame` where the body has no such field."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def u32(self) -> int:
+        """The next number."""
+        return int(_U32.unpack(self._take(_U32.size))[0])
+
+    def blob(self) -> bytes:
+        """The next field of bytes."""
+        return self._take(self.u32())
+
+    def text(self) -> str:
+        """The next field of text."""
+        try:
+            return self.blob().decode()
+        except UnicodeDecodeError as error:
+            raise BadFrame(f"a text is not UTF-8: {error.reason} at byte {error.start}") from error
+
+    def keys(self) -> Iterator[bytes]:
+        """A count and as many fields of bytes, one at a time: a count alone takes no memory."""
+        for _ in range(self.u32()):
+            yield self.blob()
+
+    def end(self) -> None:
+        """Nothing may follow."""
+        if self._at != len(self._data):
+            raise BadFrame(f"{len(self._data) - self._at} bytes too many at the end of a body")
+
+    def _take(self, size: int) -> bytes:
+        data = self._data[self._at : self._at + size]
+        if len(data) != size:
+            raise BadFrame(f"a body of {len(self._data)} bytes ends inside a field")
+        self._at += size
+        return data

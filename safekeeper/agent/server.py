@@ -1,0 +1,226 @@
+"""The socket: one thread per connection, memory reserved before it is used.
+
+A connection that sends nonsense, stalls or dies ends alone; the others do not notice.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+import struct
+import time
+from contextlib import closing, suppress
+from threading import Lock, Thread
+from typing import Self
+
+from safekeeper.agent import frames
+from safekeeper.agent.answers import Answers, Replies, Reply, failure
+from safekeeper.agent.budget import Budget
+from safekeeper.agent.frames import BadFrame, Body, Code, Head, Kind
+from safekeeper.backends.local import write_all
+from safekeeper.errors import SafekeeperError, Unavailable
+from safekeeper.keeper import SafeKeeper
+
+log = logging.getLogger(__name__)
+
+STALL_SECONDS = 60
+"""A peer that neither sends the rest of its frame nor takes a reply for this long is hung up on: it holds memory."""
+
+LINGER_SECONDS = 1
+"""How long the agent goes on reading, and throwing away, what a peer is still sending after a bad frame."""
+
+_CREDENTIALS = struct.Struct("@3i")  # pid, uid, gid
+
+
+class Server:
+    """Serves the store of *keeper* on the Unix socket *path* from its making until `close`. The keeper stays open.
+
+    At most *queue_bytes* of requests are in memory at a time, and as much again of values on their way to the JVM.
+    """
+
+    def __init__(self, keeper: SafeKeeper, path: str, queue_bytes: int) -> None:
+        self._answers = Answers(keeper, queue_bytes)
+        self._requests = Budget(queue_bytes)
+        self._path = path
+        self._listener = _listen(path)
+        self._lock = Lock()
+        self._connections: dict[socket.socket, Thread] = {}
+        self._stopping = False
+        self._accepting = Thread(target=self._accept, name="accept", daemon=True)
+        self._accepting.start()
+
+    def close(self, grace_seconds: float = 30) -> None:
+        """Take no more requests, answer those that were read in full, and remove the socket.
+
+        The folder of the socket goes too if nothing else is in it. A write that takes longer than *grace_seconds* is
+        left to itself: it was not acknowledged.
+        """
+        with self._lock:
+            self._stopping = True
+            connections = list(self._connections.items())
+        with suppress(OSError):
+            os.unlink(self._path)
+            os.rmdir(os.path.dirname(self._path))  # it was made for the socket; where more is in it, it stays
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for connection, _ in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RD)
+        deadline = time.monotonic() + grace_seconds
+        for thread in [self._accepting, *(thread for _, thread in connections)]:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._listener.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        while not self._stopping:
+            try:
+                connection, _ = self._listener.accept()
+                self._start(connection)
+            except (OSError, RuntimeError) as error:
+                if not self._stopping:
+                    log.warning("cannot accept a connection: %s", error)
+                    time.sleep(0.1)  # too many files or threads, most likely: let some end
+
+    def _start(self, connection: socket.socket) -> None:
+        thread = Thread(target=self._serve, args=(connection,), name="connection", daemon=True)
+        with self._lock:
+            if self._stopping or not _is_same_user(connection):
+                connection.close()
+                return
+            thread.start()
+            self._connections[connection] = thread
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                _Conversation(connection, self._requests, self._answers).run()
+        except EOFError:
+            pass
+        except OSError as error:
+            log.info("a connection was lost: %s", error)
+        except Exception:
+            log.exception("a connection ends by a defect of the agent")
+        finally:
+            with self._lock:
+                del self._connections[connection]
+
+
+class _Conversation:
+    """One connection: reads a request, answers it, reads the next."""
+
+    def __init__(self, connection: socket.socket, requests: Budget, answers: Answers) -> None:
+        self._socket = connection
+        self._requests = requests
+        self._answers = answers
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        _set_timeout(connection, STALL_SECONDS)
+
+    def run(self) -> None:
+        """Answer until the peer sends what is no frame; `EOFError` when it hangs up, `OSError` when it is lost."""
+        try:
+            while True:
+                self._poll.poll()  # between requests a peer may be silent for as long as it likes
+                head = Head.decode(self._receive(frames.HEAD.size))
+                with self._requests.room(head.length):
+                    self._answer(head)
+        except BadFrame as problem:
+            log.warning("a connection is closed: %s", problem)
+            self._send(0, (Kind.ERROR, frames.error(Code.BAD_FRAME, str(problem))))
+            self._linger()
+
+    def _answer(self, head: Head) -> None:
+        with closing(self._answers.to(head.kind, self._receive_body(head))) as replies:
+            while self._send_next(head.request, replies):
+                pass
+
+    def _send_next(self, request: int, replies: Replies) -> bool:
+        """Send the next of *replies*, if there is one. Nothing refers to it when this returns: its room is free."""
+        try:
+            reply = next(replies, None)
+        except BadFrame:
+            raise
+        except Exception as error:
+            if not isinstance(error, SafekeeperError):
+                log.exception("request %d failed by a defect of the backend", request)
+            reply = failure(error)  # the last one: a generator that raised has ended
+        if reply is not None:
+            self._send(request, reply)
+        return reply is not None
+
+    def _receive_body(self, head: Head) -> Body:
+        data = self._receive(head.length)
+        head.check(data)
+        return Body(data)
+
+    def _receive(self, size: int) -> bytes:
+        data = self._socket.recv(size, socket.MSG_WAITALL) if size else b""
+        while len(data) < size:  # a signal, a time-out or the end
+            more = self._socket.recv(size - len(data), socket.MSG_WAITALL)
+            if not more:
+                raise EOFError
+            data += more
+        return data
+
+    def _send(self, request: int, reply: Reply) -> None:
+        kind, parts = reply
+        write_all(self._socket.fileno(), frames.encode(kind, request, parts))
+
+    def _linger(self) -> None:
+        """Let a peer that is still sending finish, or it would see a broken pipe instead of the message."""
+        self._socket.shutdown(socket.SHUT_WR)
+        _set_timeout(self._socket, LINGER_SECONDS)
+        scratch = bytearray(1 << 16)
+        left = frames.MAX_BODY_BYTES
+        while left > 0 and (size := self._socket.recv_into(scratch)):
+            left -= size
+
+
+def _listen(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _bind(listener, path)
+        os.chmod(path, 0o600)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise Unavailable(f"cannot listen on {path}: {error.strerror or error}") from error
+    return listener
+
+
+def _bind(listener: socket.socket, path: str) -> None:
+    """Bind to *path*, also where an agent that was killed has left its socket behind."""
+    try:
+        listener.bind(path)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE or _is_served(path):
+            raise
+        os.unlink(path)
+        listener.bind(path)
+
+
+def _is_served(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(path) != errno.ECONNREFUSED
+
+
+def _is_same_user(connection: socket.socket) -> bool:
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(data)
+    if uid != os.geteuid():
+        log.warning("a connection of user %d is refused", uid)
+    return bool(uid == os.geteuid())
+
+
+def _set_timeout(connection: socket.socket, seconds: int) -> None:
+    """Bound every blocking call by *seconds*: in the kernel, so that MSG_WAITALL still works."""
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", seconds, 0))

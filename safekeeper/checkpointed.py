@@ -1,0 +1,313 @@
+"""A service's elements of state by key, kept as Apache S4 keeps its processing elements.
+
+    words = Checkpointed(keeper, "WordCounter", new=lambda: {"count": 0}, trigger=Every(events=10, seconds=5))
+
+    with words.event(b"foo") as element:        # recovered from the store if it is not in memory
+        element.state["count"] += 1             # nobody else has it meanwhile
+
+Leaving the block counts the event, and the trigger decides on a save.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import takewhile
+from threading import Event, Lock, Thread
+from typing import Generic, Self, TypeVar
+
+from safekeeper.backend import CheckpointId, Receipt, check_group
+from safekeeper.element import Element
+from safekeeper.errors import Closed
+from safekeeper.keeper import SafeKeeper
+from safekeeper.policy import Calibrate, Every, Trigger, Ttl
+from safekeeper.reading import Progress
+from safekeeper.ticket import Ticket
+
+_log = logging.getLogger("safekeeper")
+
+S = TypeVar("S")
+
+_EVERY_EVENT = Every(events=1)
+
+
+class Checkpointed(Generic[S]):
+    """Elements of state by key, all in *group* of *keeper*.
+
+    The first event of a key that is not in memory brings back its state, or starts with *new()* if there is none; if
+    the store cannot be read the event fails with `Unavailable`, never with a blank state. An event whose block raises
+    does not count and triggers nothing; what it changed in memory stays changed.
+
+    *trigger* decides when an element is saved; None saves only at `checkpoint`, before eviction and at `close`. With
+    *calibrate* the triggers are stretched while the keeper's queues are near full. After *ttl* seconds without an event
+    an element leaves memory, once its state is stored: it stays in the store and comes back with its next event. A save
+    that fails leaves its element dirty, and it is saved again. Every *tick* seconds a thread looks after what is due by
+    time, postponed or idle.
+    """
+
+    def __init__(
+        self,
+        keeper: SafeKeeper,
+        group: str,
+        new: Callable[[], S],
+        *,
+        trigger: Trigger | None = _EVERY_EVENT,
+        calibrate: Calibrate | None = None,
+        ttl: float | None = None,
+        tick: float = 0.25,
+    ) -> None:
+        check_group(group)
+        self._keeper = keeper
+        self._group = group
+        self._new = new
+        self._trigger = trigger
+        self._calibrate = calibrate
+        self._tick = tick
+        # Guards everything below, and the counts of the elements. It is never held while anything is waited for.
+        self._guard = Lock()
+        self._elements: dict[bytes, Element[S]] = {}
+        self._dirty: OrderedDict[bytes, Element[S]] = OrderedDict()  # events after the newest save, the oldest first
+        self._postponed: OrderedDict[bytes, Element[S]] = OrderedDict()  # due, but the queues were too full
+        self._failed: dict[bytes, Element[S]] = {}  # their save failed
+        self._ttl = None if ttl is None else Ttl(ttl)
+        self._closing = Event()
+        self._sweeper: Thread | None = None
+
+    @contextmanager
+    def event(self, key: bytes) -> Iterator[Element[S]]:
+        """An event for *key*: the element, to be changed inside the block and by nobody else meanwhile."""
+        with self._hold(key) as element:
+            yield element
+            if element.gone:  # forgotten in the block
+                return
+            now = time.monotonic()
+            self._count(element, now)
+            if self._trigger is not None and self._is_due(element, now):
+                self._save(element)
+
+    @contextmanager
+    def look(self, key: bytes) -> Iterator[S | None]:
+        """The state of *key*, to be read inside the block; None if there is none. It counts as no event."""
+        with self._hold(key) as element:
+            try:
+                yield element.state if element.known else None
+            finally:
+                if not element.known:
+                    self._drop(element)
+
+    def forget(self, key: bytes) -> Ticket:
+        """Remove *key* from memory and from the store. Its next event starts anew."""
+        with self._hold(key, load=False) as element:
+            self._drop(element)
+            return self._keeper.forget(self._id(key))
+
+    def recover(self, progress: Callable[[Progress], object] | None = None) -> int:
+        """Bring everything in the store into memory, instead of one by one with the first events; how many there were.
+
+        Meant for the start, before the events come: what is in memory already is left alone.
+        """
+        count = 0
+        for key, state in self._keeper.recover(self._group, progress=progress):
+            with self._hold(key, load=False) as element:
+                if not element.loaded:
+                    self._fill(element, state, known=True)
+            count += 1
+        return count
+
+    def checkpoint(self) -> list[Ticket]:
+        """Save everything that had events since its newest save."""
+        with self._guard:
+            dirty = list(self._dirty.values())
+        tickets = []
+        for element in dirty:
+            with element.lock:
+                if element.version > element.submitted and not element.gone:
+                    tickets.append(self._save(element))
+        return tickets
+
+    def close(self) -> None:
+        """Save what is dirty, wait until it is stored, and raise if it is not. The keeper stays open."""
+        self._closing.set()
+        with self._guard:
+            sweeper, self._sweeper = self._sweeper, None
+        if sweeper is not None:
+            sweeper.join()
+        self.checkpoint()
+        saved = [element for element in self._copy(self._elements) if element.ticket is not None]
+        for element in saved:
+            with element.lock:
+                version, attempt, ticket = element.submitted, element.attempt, element.ticket
+            assert ticket is not None
+            ticket.outcome()
+            self._saved(element, version, attempt, ticket)  # its callback may come a moment later
+        for element in self._copy(self._failed):
+            assert element.ticket is not None
+            element.ticket.result()
+
+    def __len__(self) -> int:
+        """How many elements are in memory."""
+        return len(self._elements)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _id(self, key: bytes) -> CheckpointId:
+        return CheckpointId(self._group, key)
+
+    @contextmanager
+    def _hold(self, key: bytes, load: bool = True) -> Iterator[Element[S]]:
+        """The element of *key*, locked; with its state unless that is not wanted."""
+        while True:
+            with self._guard:
+                element = self._elements.get(key) or self._elements.setdefault(key, Element(key))
+            with element.lock:
+                if element.gone:  # between the two locks it was evicted or forgotten
+                    continue
+                if load and not element.loaded:
+                    self._load(element)
+                yield element
+                return
+
+    def _load(self, element: Element[S]) -> None:
+        try:
+            state = self._keeper.fetch(self._id(element.key))
+        except BaseException:
+            self._drop(element)
+            raise
+        known = state is not None
+        self._fill(element, state if known else self._new(), known=known)
+
+    def _fill(self, element: Element[S], state: S, *, known: bool) -> None:
+        element.state, element.loaded, element.known = state, True, known
+        with self._guard:
+            self._touch(element, time.monotonic())
+
+    def _drop(self, element: Element[S]) -> None:
+        """Take a locked element out of memory."""
+        with self._guard:
+            element.gone = True
+            for elements in (self._elements, self._dirty, self._postponed, self._failed):
+                elements.pop(element.key, None)
+            if self._ttl is not None:
+                self._ttl.drop(element.key)
+
+    def _touch(self, element: Element[S], now: float) -> None:
+        """With the guard held: *element* is in use, so somebody has to look after it."""
+        if self._ttl is not None:
+            self._ttl.touch(element.key, now)
+        if self._sweeper is None and not self._closing.is_set():
+            sweeper = Thread(target=self._sweep, name=f"safekeeper-{self._group}", daemon=True)
+            with suppress(RuntimeError):  # no more threads just now: the next event tries again
+                sweeper.start()
+                self._sweeper = sweeper
+
+    def _count(self, element: Element[S], now: float) -> None:
+        """An event has happened."""
+        with self._guard:
+            if element.version == element.submitted:
+                element.since = now
+                self._dirty[element.key] = element
+            element.version += 1
+            element.known = True
+            self._touch(element, now)
+
+    def _is_due(self, element: Element[S], now: float) -> bool:
+        """Whether the trigger says so, and the queues have room for it; if not, it is tried again later."""
+        assert self._trigger is not None
+        events, seconds = element.version - element.submitted, now - element.since
+        if not self._trigger.due(events, seconds):
+            return False
+        if self._calibrate is None:
+            return True
+        stretch = self._calibrate.stretch()
+        if self._trigger.due(events / stretch, seconds / stretch):
+            return True
+        with self._guard:
+            if not element.gone:
+                self._postponed[element.key] = element
+        return False
+
+    def _save_idle(self, element: Element[S]) -> None:
+        """Save an element that has something to be saved, unless an event has it just now."""
+        with element.if_free() as free:
+            if free and element.version > element.submitted and not element.gone:
+                self._save(element)
+
+    def _evict(self, element: Element[S]) -> None:
+        """Take an element out of memory if everything of it is stored, unless an event has it just now."""
+        with element.if_free() as free:
+            if free and element.version == element.stored and not element.gone:
+                self._drop(element)
+
+    def _save(self, element: Element[S]) -> Ticket:
+        """Save a locked element."""
+        with self._guard:
+            before, element.submitted = element.submitted, element.version
+            element.attempt += 1
+            for elements in (self._dirty, self._postponed, self._failed):
+                elements.pop(element.key, None)
+        told = partial(self._saved, element, element.version, element.attempt)
+        try:
+            element.ticket = self._keeper.save(self._id(element.key), element.state, callback=told)
+        except BaseException:
+            self._not_saved(element, before)
+            raise
+        return element.ticket
+
+    def _saved(self, element: Element[S], version: int, attempt: int, ticket: Ticket) -> None:
+        """The keeper calls back. Not with the element's lock: its holder may be waiting for the keeper."""
+        if isinstance(ticket.outcome(), Receipt):
+            with self._guard:
+                element.stored = max(element.stored, version)
+        elif element.attempt == attempt:
+            self._not_saved(element, element.stored)
+
+    def _not_saved(self, element: Element[S], submitted: int) -> None:
+        with self._guard:
+            if not element.gone:
+                element.submitted = submitted
+                element.since = time.monotonic()
+                self._dirty[element.key] = self._failed[element.key] = element
+
+    def _sweep(self) -> None:
+        """Look after what no event looks after, until closing."""
+        while not self._closing.wait(self._tick):
+            try:
+                self._save_what_is_due()
+                self._evict_what_is_idle()
+            except Closed:  # the keeper was closed first: nothing can be saved any more
+                return
+            except Exception:
+                _log.exception("%s: its elements could not be looked after, it is tried again", self._group)
+
+    def _save_what_is_due(self) -> None:
+        now = time.monotonic()
+        for element in self._copy(self._failed):
+            self._save_idle(element)
+        if self._trigger is not None:
+            for elements in (self._postponed, self._dirty):
+                # The first that is not due ends it: the others came later, or wait for the same queues.
+                for element in takewhile(lambda element: self._is_due(element, now), self._copy(elements)):
+                    self._save_idle(element)
+
+    def _evict_what_is_idle(self) -> None:
+        if self._ttl is None:
+            return
+        with self._guard:
+            idle = [self._elements[key] for key in self._ttl.idle(time.monotonic())]
+        for element in idle:
+            if element.stored == element.version:
+                self._evict(element)
+            else:
+                self._save_idle(element)
+
+    def _copy(self, elements: Mapping[bytes, Element[S]]) -> list[Element[S]]:
+        with self._guard:
+            return list(elements.values())

@@ -1,0 +1,227 @@
+"""SafeKeeper: two queues in front of any backend.
+
+    with SafeKeeper("log:///var/lib/app") as keeper:
+        ticket = keeper.save(CheckpointId("WordCounter", b"foo"), {"count": 41})     # returns at once
+        ticket.result()                                                              # now it is durable
+        keeper.fetch(CheckpointId("WordCounter", b"foo"))                            # {"count": 41}
+
+`docs/keeper.md` is the guide, with the table of Apache S4's settings and ours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+from safekeeper import registry
+from safekeeper.backend import MAX_VALUE_BYTES, Backend, CheckpointId
+from safekeeper.backoff import Backoff
+from safekeeper.errors import BadState, SafekeeperError, TooLarge, Unavailable
+from safekeeper.fuse import Fuse
+from safekeeper.metrics import Metrics
+from safekeeper.overflow import Overflow
+from safekeeper.pipeline import Pipeline
+from safekeeper.queue import Bounds
+from safekeeper.reading import Progress, Reader
+from safekeeper.serializers import Codec, Compression, Migrate, Serializer, is_immutable, serializer_named, size_of
+from safekeeper.ticket import Callback, Entry, StateLock, Ticket
+
+_SMALL = 4096  # bytes: to serialize so little takes less time than to hand it to another thread
+_BOUNDS = Bounds()
+_BACKOFF = Backoff()
+
+
+class SafeKeeper:
+    """Keeps states: `save` queues them, workers serialize them and write what is queued as one batch.
+
+    For each id, saves and forgets take effect in the order in which they were made, and every one of them completes
+    exactly once, by its deadline at the latest. *store* is a URL or a backend; one that was opened here is closed here.
+
+    serializer      "msgpack", "raw", "json", "arrow", "pickle", a `Serializer`, or None: states are bytes and stored as
+                    they are, without a header and without the serialization queue
+    compression     "zstd" compresses what gets smaller by it
+    schema, migrate the version of the application's states; `migrate(state, version)` brings older ones up to it
+    overflow        when a queue is full: "block" waits, "reject" refuses the new one, "drop-oldest" drops the oldest,
+                    "coalesce" lets a newer state of an id replace the queued one at any time and waits if the queue is
+                    full all the same. Only "coalesce" ever leaves out a state that was accepted.
+    serialization_queue, storage_queue         how much may wait
+    serialization_workers, storage_workers     how many threads, at most
+    keep_alive      seconds after which an idle thread ends
+    deadline        seconds in which a save is stored or fails, unless it has its own
+    lock_timeout    seconds that a worker waits for the lock of a state
+    close_deadline  seconds that `close` waits, unless it is told
+    backoff         the delays between tries while the store is unavailable
+    fetch_timeout   seconds until a fetch is given up; None waits as long as the backend does, and saves a thread
+    fetch_threads   how many reads `recover`, and fetches with a timeout, have under way
+    fuse            when fetches fail at once
+    """
+
+    def __init__(
+        self,
+        store: str | Backend,
+        *,
+        serializer: str | Serializer | None = "msgpack",
+        compression: Compression = None,
+        schema: int = 0,
+        migrate: Migrate | None = None,
+        overflow: Overflow = "coalesce",
+        serialization_queue: Bounds = _BOUNDS,
+        storage_queue: Bounds = _BOUNDS,
+        serialization_workers: int = 1,
+        storage_workers: int = 1,
+        keep_alive: float = 120.0,
+        deadline: float = 60.0,
+        lock_timeout: float = 1.0,
+        close_deadline: float = 30.0,
+        backoff: Backoff = _BACKOFF,
+        fetch_timeout: float | None = None,
+        fetch_threads: int = 8,
+        fuse: Fuse | None = None,
+    ) -> None:
+        if isinstance(serializer, str):
+            serializer = serializer_named(serializer)
+        self._codec: Codec | None = None
+        if serializer is not None:
+            self._codec = Codec(serializer, compression=compression, schema=schema, migrate=migrate)
+        self._deadline = deadline
+        self.backend = registry.open(store) if isinstance(store, str) else store
+        """The store. Reading and listing it directly is fine; what is written directly overtakes what is queued."""
+        self._pipeline = Pipeline(
+            self.backend,
+            self._encode,
+            closes_backend=isinstance(store, str),
+            overflow=overflow,
+            serialization_queue=serialization_queue,
+            storage_queue=storage_queue,
+            serialization_workers=serialization_workers,
+            storage_workers=storage_workers,
+            keep_alive=keep_alive,
+            lock_timeout=lock_timeout,
+            close_deadline=close_deadline,
+            backoff=backoff,
+        )
+        self._reader = Reader(
+            self.backend, self._pipeline, timeout=fetch_timeout, threads=fetch_threads, fuse=fuse or Fuse()
+        )
+
+    def save(
+        self,
+        id: CheckpointId,
+        state: Any,
+        *,
+        lock: StateLock | None = None,
+        frozen: bool = False,
+        deadline: float | None = None,
+        callback: Callback | None = None,
+    ) -> Ticket:
+        """Store *state* under *id*, in place of what is there. Return at once, with a ticket that completes once.
+
+        What is stored was once the state. A worker serializes later what cannot change: numbers, str, bytes, Arrow
+        data, and whatever the caller says is *frozen*; or, with a *lock*, what cannot change while that lock is held.
+        Everything else is serialized before this returns, so call it where nobody else changes the state. Never call
+        it with *lock* while holding that lock: the worker would wait for the caller, who may wait for the worker.
+
+        The save fails if it is not stored after *deadline* seconds; until then an unavailable store is tried again.
+        *callback* gets the completed ticket. Raise `Closed` after `close`; any other failure is the ticket's.
+        """
+        return self._pipeline.submit(self._prepare(id, state, lock, frozen, deadline), callback)
+
+    def forget(self, id: CheckpointId, *, deadline: float | None = None, callback: Callback | None = None) -> Ticket:
+        """Delete *id* from the store, after the saves of it that were made before. That it is not there is no error."""
+        return self._pipeline.submit(self._entry(id, deadline), callback)
+
+    def fetch(self, id: CheckpointId, *, timeout: float | None = None) -> Any:
+        """The state stored under *id*; None if there is none.
+
+        It waits for the saves of this id that were made before. Raise `Unavailable` if the store does not answer
+        (within *timeout* seconds) or the fuse has blown, `BadState` or `Corruption` if the bytes are no state: never
+        None for these.
+        """
+        value = self._reader.fetch(id, timeout)
+        return None if value is None else self._decode(id, value)
+
+    def recover(
+        self, group: str, *, batch: int = 256, progress: Callable[[Progress], object] | None = None
+    ) -> Iterator[tuple[bytes, Any]]:
+        """Every key of *group* with its state, in any order, each once; read in parallel, *batch* keys at a time.
+
+        Saves that are still queued may or may not be seen: `flush` first. *progress* is called after every batch.
+        """
+        for key, value in self._reader.recover(group, batch, progress):
+            yield key, self._decode(CheckpointId(group, key), value)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every save made before has completed; their tickets tell how.
+
+        Raise `TimeoutError` if *timeout* seconds pass first.
+        """
+        self._pipeline.flush(timeout)
+
+    def close(self, deadline: float | None = None) -> None:
+        """Accept nothing more, store what is queued, and end all threads. Closing twice is not an error.
+
+        What the store has not acknowledged after *deadline* seconds completes with `Closed`, and `Unavailable` is
+        raised here. A backend that this keeper opened is closed.
+        """
+        if left := self._pipeline.close(deadline):
+            raise Unavailable(f"{left} saves were not stored before the keeper closed; their tickets tell which")
+
+    @property
+    def fill(self) -> float:
+        """How full the fuller one of the queues is, from 0 to 1."""
+        return max(self._pipeline.serialization.queue.fill, self._pipeline.storage.queue.fill)
+
+    def metrics(self) -> Metrics:
+        """The numbers as they are now."""
+        return self._pipeline.measured()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _entry(self, id: CheckpointId, deadline: float | None) -> Entry:
+        now = time.monotonic()
+        return Entry(id, now, now + (self._deadline if deadline is None else deadline))
+
+    def _prepare(
+        self, id: CheckpointId, state: Any, lock: StateLock | None, frozen: bool, deadline: float | None
+    ) -> Entry:
+        """An entry with the state's bytes, if it must or may as well be serialized now, else with the state."""
+        entry = self._entry(id, deadline)
+        if self._codec is not None and lock is not None:
+            entry.set_state(state, size_of(state), lock)
+        elif self._codec is not None and (frozen or is_immutable(state)) and (size := size_of(state)) > _SMALL:
+            entry.set_state(state, size, None)
+        else:
+            try:
+                entry.set_value(self._encode(state))
+            except SafekeeperError as error:
+                entry.refused = error
+            entry.since, begun = time.monotonic(), entry.since
+            entry.serializing = entry.since - begun
+        return entry
+
+    def _encode(self, state: Any) -> bytes:
+        """The bytes to write for *state*."""
+        if state is None:
+            raise BadState("None is what fetch says of an id that is not there: save something else, or forget the id")
+        if self._codec is not None:
+            value = self._codec.encode(state)
+        elif type(state) is bytes:
+            value = state
+        else:
+            raise BadState(f"without a serializer a state is bytes, not {type(state).__name__}")
+        if len(value) > MAX_VALUE_BYTES:
+            raise TooLarge(f"a state has at most {MAX_VALUE_BYTES} bytes, this one has {len(value)}: save it in parts")
+        return value
+
+    def _decode(self, id: CheckpointId, value: bytes) -> Any:
+        if self._codec is None:
+            return value
+        try:
+            return self._codec.decode(value)
+        except SafekeeperError as error:
+            raise type(error)(f"{id}: {error}") from error

@@ -1,0 +1,32 @@
+"""Warnings for people: one line of a kind now and then, however often it happens."""
+
+from __future__ import annotations
+
+import time
+
+_INTERVAL = 10.0  # seconds between two lines of a kind
+
+
+class Notices:
+    """Remembers warnings under its owner's lock, to be logged after that was given back: handlers take their time."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, float] = {}
+        self._silent: dict[str, int] = {}
+        self.lines: list[str] = []
+        """What is to be logged."""
+
+    def note(self, text: str, *values: object) -> None:
+        """Remember the warning `text % values`, unless there was one with the same *text* just now: then count it."""
+        now = time.monotonic()
+        if now < self._next.get(text, 0.0):
+            self._silent[text] = self._silent.get(text, 0) + 1
+            return
+        self._next[text] = now + _INTERVAL
+        more = self._silent.pop(text, 0)
+        self.lines.append(text % values + (f" ({more} more like this since the last such line)" if more else ""))
+
+    def take(self) -> list[str]:
+        """What was remembered, which is now forgotten."""
+        lines, self.lines = self.lines, []
+        return lines

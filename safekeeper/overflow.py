@@ -1,0 +1,81 @@
+"""The way into a queue, and what happens when it is full."""
+
+from __future__ import annotations
+
+import time
+from threading import TIMEOUT_MAX
+from typing import Literal, TypeAlias, get_args
+
+from safekeeper.completions import Completions
+from safekeeper.errors import QueueFull, Unavailable
+from safekeeper.queue import LaneQueue
+from safekeeper.stage import Stage
+from safekeeper.ticket import Entry
+
+Overflow: TypeAlias = Literal["block", "reject", "drop-oldest", "coalesce"]
+"""What a save does that finds a queue full; `SafeKeeper` explains them."""
+
+
+class Entrance:
+    """Puts entries on queues, as the overflow policy says. All methods are called with the keeper's lock held."""
+
+    def __init__(self, completions: Completions, overflow: Overflow) -> None:
+        if overflow not in get_args(Overflow):
+            raise ValueError(f"overflow is {', '.join(get_args(Overflow))}, not {overflow!r}")
+        self._completions = completions
+        self._overflow = overflow
+
+    def enter(self, stage: Stage, entry: Entry, *, wait: bool = True) -> bool:
+        """Put *entry* on the queue of *stage*, or settle it if that cannot be. False, and nothing has happened, if it
+        would have to wait for room and may not."""
+        queue, completions = stage.queue, self._completions
+        while entry.outcome is None:
+            if self._overflow == "coalesce" and self._coalesce(queue, entry):
+                return True
+            if queue.has_room(entry):
+                self._push(stage, entry)
+                return True
+            if self._overflow == "reject" or completions.in_callback:
+                completions.metrics.rejected += 1
+                self._give_way(queue, entry, "rejected")
+            elif self._overflow == "drop-oldest":
+                completions.metrics.dropped += 1
+                self._give_way(queue, queue.oldest(), "dropped as the oldest")
+            elif wait:
+                self._wait_for_room(queue, entry)
+            else:
+                return False
+        entry.drop_state()
+        return True
+
+    def _coalesce(self, queue: LaneQueue, entry: Entry) -> bool:
+        """Let the waiting entry of the same id carry *entry* too, if there is one and room for it."""
+        carrier = queue.last(entry.id)
+        if carrier is None or carrier.queue is not queue or not queue.can_replace(carrier, entry):
+            return False
+        self._completions.supersede(entry)
+        queue.replace(carrier, entry)
+        return True
+
+    def _push(self, stage: Stage, entry: Entry) -> None:
+        stage.queue.push(entry)
+        try:
+            stage.wake()
+        except RuntimeError as error:
+            self._completions.fail(entry, Unavailable(f"{entry.id}: there is no thread to store it: {error}"))
+
+    def _give_way(self, queue: LaneQueue, entry: Entry, how: str) -> None:
+        self._completions.notices.note(
+            "%s: a save was %s, the queue is full (%d entries, %d bytes): save less often (policy.Calibrate does that),"
+            " enlarge the queue, or let newer states replace older ones (overflow='coalesce')",
+            *(entry.id, how, queue.count, queue.nbytes),
+        )
+        error = QueueFull(f"{entry.id}: {how}: the queue has {queue.count} entries, {queue.nbytes} bytes")
+        self._completions.settle(entry, error)
+
+    def _wait_for_room(self, queue: LaneQueue, entry: Entry) -> None:
+        queue.blocked += 1
+        queue.space.wait(min(max(entry.deadline - time.monotonic(), 0.0), TIMEOUT_MAX))
+        queue.blocked -= 1
+        if entry.outcome is None and entry.deadline <= time.monotonic():
+            self._completions.expire_entry(entry)

@@ -1,0 +1,314 @@
+"""The machinery of a keeper: two queues and their workers.
+
+submit -> [serialization queue] -> encode -> [storage queue] -> one batch -> settle
+      \\__________ has its bytes already ___________/
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from threading import Condition, Thread
+from typing import Any
+
+from safekeeper import lifetime
+from safekeeper.backend import Backend, Batch, CheckpointId, Receipt
+from safekeeper.backoff import Backoff
+from safekeeper.completions import Completions
+from safekeeper.errors import Closed, SafekeeperError, Unavailable
+from safekeeper.metrics import Metrics
+from safekeeper.overflow import Entrance, Overflow
+from safekeeper.queue import Bounds
+from safekeeper.stage import Stage
+from safekeeper.ticket import Callback, Entry, Outcome, Ticket
+
+_GRACE = 1.0  # seconds for idle threads to end at close
+
+
+class Pipeline:
+    """What is behind `SafeKeeper.save`; the settings are explained there."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        encode: Callable[[Any], bytes],
+        *,
+        closes_backend: bool,
+        overflow: Overflow,
+        serialization_queue: Bounds,
+        storage_queue: Bounds,
+        serialization_workers: int,
+        storage_workers: int,
+        keep_alive: float,
+        lock_timeout: float,
+        close_deadline: float,
+        backoff: Backoff,
+    ) -> None:
+        self._backend = backend
+        self._encode = encode
+        self._closes_backend = closes_backend
+        self._lock_timeout = lock_timeout
+        self._close_deadline = close_deadline
+        self._backoff = backoff
+        self.completions = Completions()
+        self._entrance = Entrance(self.completions, overflow)
+        self.lock = lock = self.completions.lock
+        self.metrics = self.completions.metrics
+        self.serialization = Stage(
+            "serialize", lock, serialization_queue, self._serialize, serialization_workers, 1, keep_alive
+        )
+        self.storage = Stage(
+            "store", lock, storage_queue, self._store, storage_workers, storage_queue.count, keep_alive
+        )
+        self._failures = 0  # writes in a row that found the store unavailable
+        self._closed: str | None = None  # why nothing is accepted any more
+        self._stopped = False
+        self._stopping = Condition(lock)
+        lifetime.register(self)
+
+    # In
+
+    def submit(self, entry: Entry, callback: Callback | None) -> Ticket:
+        """Send *entry* on its way; wait for room if the overflow policy says so."""
+        ticket = self._submit(entry, callback, wait=True)
+        assert ticket is not None
+        return ticket
+
+    def try_submit(self, entry: Entry, callback: Callback | None) -> Ticket | None:
+        """As `submit`, but where it would have to wait, nothing happens and there is no ticket."""
+        return self._submit(entry, callback, wait=False)
+
+    def _submit(self, entry: Entry, callback: Callback | None, *, wait: bool) -> Ticket | None:
+        ticket: Ticket | None
+        with self.lock:
+            self.check_open()
+            ticket = self.completions.open(entry, callback)
+            if entry.refused is not None:
+                self.completions.fail(entry, entry.refused)
+            elif not self._entrance.enter(self._first_stage(entry), entry, wait=wait):
+                self.completions.take_back(entry)
+                ticket = None
+        self.completions.report()
+        return ticket
+
+    def check_open(self) -> None:
+        """Raise `Closed` if nothing is accepted any more."""
+        if self._closed is not None:
+            raise Closed(self._closed)
+
+    def _first_stage(self, entry: Entry) -> Stage:
+        """Bytes go straight to the storage queue, unless an earlier save of the same id is still being serialized."""
+        direct = entry.encoded and entry.id not in self.serialization.queue
+        return self.storage if direct else self.serialization
+
+    # Through
+
+    def _serialize(self, entries: list[Entry]) -> None:
+        (entry,) = entries
+        started = time.monotonic()
+        failure: SafekeeperError | None = None
+        value = entry.value
+        if not entry.encoded:
+            try:
+                value = self._encoded(entry)
+            except BaseException as error:
+                failure = _as_outcome(error, "the serializer")
+        ended = time.monotonic()
+        with self.lock:
+            self.metrics.serialization_wait.record(started - entry.since)
+            if not entry.encoded:
+                self.metrics.serialize.record(ended - started)
+            entry.drop_state()
+            if failure is not None:
+                self.completions.fail(entry, failure)
+            else:
+                entry.set_value(value)
+                entry.since = ended
+                self._entrance.enter(self.storage, entry)
+            # Not before it is in the other queue: until then nothing else of its id may be serialized.
+            self.serialization.queue.release(entry)
+        self.completions.report()
+
+    def _encoded(self, entry: Entry) -> bytes:
+        """The bytes of an entry's state, read while nobody can change it."""
+        lock = entry.lock
+        if lock is None:
+            return self._encode(entry.state)
+        if not lock.acquire(timeout=self._lock_timeout):
+            raise Unavailable(
+                f"{entry.id}: its lock was not free for {self._lock_timeout} s: call save after giving the lock back,"
+                " or without lock= while holding it"
+            )
+        try:
+            return self._encode(entry.state)
+        finally:
+            lock.release()
+
+    def _store(self, entries: list[Entry]) -> None:
+        batch = Batch()
+        for entry in entries:
+            if entry.value is None:
+                batch.delete(entry.id)
+            else:
+                batch.put(entry.id, entry.value)
+        started = time.monotonic()
+        outcome: Outcome
+        try:
+            outcome = self._backend.write(batch)
+            if not isinstance(outcome, Receipt):
+                raise TypeError(f"it returned {outcome!r} instead of a Receipt")
+        except Unavailable as error:
+            self._try_again(entries, error)
+            return
+        except BaseException as error:
+            outcome = _as_outcome(error, "the backend")
+        with self.lock:
+            self._count_batch(batch, outcome, time.monotonic() - started)
+            for entry in entries:
+                self.metrics.storage_wait.record(started - entry.since)
+                entry.value = None
+                if not isinstance(outcome, Receipt):
+                    self.completions.fail(entry, outcome)
+                elif entry.outcome is None:
+                    self.metrics.stored += 1
+                    self.completions.settle(entry, outcome)
+                self.storage.queue.release(entry)
+        self.completions.report()
+
+    def _count_batch(self, batch: Batch, outcome: Outcome, seconds: float) -> None:
+        self.metrics.store.record(seconds)
+        if not isinstance(outcome, Receipt):
+            return
+        self.metrics.sync.record(outcome.sync_seconds)
+        self.metrics.batches += 1
+        self.metrics.bytes_written += batch.nbytes
+        if self._failures:
+            self.completions.notices.note("the store answers again, after %d failed tries", self._failures)
+            self._failures, self.completions.trouble = 0, None
+
+    def _try_again(self, entries: list[Entry], error: Unavailable) -> None:
+        """Wait a while, then put *entries* back, to be written together with what has come meanwhile."""
+        with self.lock:
+            self._failures += 1
+            self.completions.trouble = error
+            self.metrics.retries += 1
+            self.completions.notices.note("the store does not answer, saves wait until their deadlines: %s", error)
+        self.completions.report()
+        with self.lock:
+            if not self._stopped:
+                self._stopping.wait(self._backoff.delay(self._failures or 1))
+            for entry in reversed(entries):
+                if entry.outcome is None:
+                    self.storage.queue.put_back(entry)
+                else:
+                    entry.drop_state()
+                    self.storage.queue.release(entry)
+
+    # Looking, waiting and closing
+
+    def measured(self) -> Metrics:
+        """A copy of the numbers, with the present state of the queues."""
+        with self.lock:
+            metrics = self.metrics.copy()
+            metrics.pending = len(self.completions)
+            for name, queue in (("serialization", self.serialization.queue), ("storage", self.storage.queue)):
+                setattr(metrics, f"{name}_queue_entries", queue.count)
+                setattr(metrics, f"{name}_queue_bytes", queue.nbytes)
+        return metrics
+
+    def count_fetches(self, answered: int, seconds: float) -> None:
+        """Count one read with so many answers; none if it failed."""
+        with self.lock:
+            self.metrics.fetches += answered
+            self.metrics.failed_fetches += not answered
+            self.metrics.fetch.record(seconds)
+
+    def pending(self, id: CheckpointId) -> Ticket | None:
+        """A ticket for the newest save of *id* that is under way; None if there is none."""
+        if id not in self.serialization.queue and id not in self.storage.queue:
+            return None
+        with self.lock:
+            entry = self.serialization.queue.last(id) or self.storage.queue.last(id)
+            return None if entry is None else Ticket(self.completions, entry)
+
+    def flush(self, timeout: float | None) -> None:
+        """Wait until everything submitted before has completed."""
+        self.completions.refuse_in_callback("flush")
+        until = None if timeout is None else time.monotonic() + timeout
+        for ticket in self.completions.tickets():
+            ticket.outcome(None if until is None else max(until - time.monotonic(), 0.0))
+
+    def close(self, seconds: float | None = None) -> int:
+        """Accept nothing more, wait for what is under way, and complete what is left after that time with `Closed`; how
+        much that was."""
+        self.completions.refuse_in_callback("close")
+        until = time.monotonic() + (self._close_deadline if seconds is None else seconds)
+        with self.lock:
+            self._closed = self._closed or "this keeper was closed: open a new one"
+            self.completions.wait_until_empty(until)
+            left = self.completions.abandon(Closed("the keeper was closed before the store had answered"))
+            threads = self._stop()
+        self.completions.report()
+        until = time.monotonic() + _GRACE
+        for thread in threads:
+            thread.join(max(until - time.monotonic(), 0.0))
+        self._close_backend(threads)
+        return left
+
+    def _stop(self) -> list[Thread]:
+        """Let all threads end; which ones these are. With the lock held."""
+        self._stopped = True
+        threads = [*self.serialization.threads, *self.storage.threads]
+        self._stopping.notify_all()
+        self.serialization.stop()
+        self.storage.stop()
+        watcher = self.completions.stop_watch()
+        return [*threads, watcher] if watcher else threads
+
+    def _close_backend(self, threads: list[Thread]) -> None:
+        """Close the backend, if that is for us to do; while a thread is stuck in it, in the background."""
+
+        def close_after_them() -> None:
+            for thread in threads:
+                thread.join()
+            self._backend.close()
+
+        if not self._closes_backend:
+            return
+        if any(thread.is_alive() for thread in threads):
+            Thread(target=close_after_them, name="safekeeper-close", daemon=True).start()
+        else:
+            self._backend.close()
+
+    # Forks and the end of the process (see lifetime)
+
+    def before_fork(self) -> None:
+        """Let no other thread be in the middle of a change."""
+        self.lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self.lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """Complete everything with `Closed`. No callbacks: the saves are the parent's, and it will call them."""
+        self._closed = f"this keeper belongs to process {os.getppid()}: open a new one after a fork"
+        self.completions.abandon_in_child(Closed(self._closed))
+        self.serialization.threads.clear()
+        self.storage.threads.clear()
+        self._stop()
+        self.lock.release()
+
+    def at_exit(self) -> None:
+        """Store what is queued."""
+        if left := self.close():
+            raise Unavailable(f"{left} saves were not stored")
+
+
+def _as_outcome(error: BaseException, who: str) -> SafekeeperError:
+    if isinstance(error, SafekeeperError):
+        return error
+    outcome = SafekeeperError(f"{who} failed: {error!r}")
+    outcome.__cause__ = error
+    return outcome

@@ -1,0 +1,7 @@
+"""When to checkpoint, how often under pressure, and what to keep in memory: one small file per policy."""
+
+from safekeeper.policy.calibrate import Calibrate
+from safekeeper.policy.every import Every, Trigger
+from safekeeper.policy.ttl import Ttl
+
+__all__ = ["Calibrate", "Every", "Trigger", "Ttl"]

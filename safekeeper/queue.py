@@ -1,0 +1,160 @@
+"""One of a keeper's two queues: bounded, and in order for each id.
+
+    lanes:   id a   [being written] -> [waiting] -> [waiting]
+             id b   [ready]
+             id c   [ready] -> [waiting]
+    ready:   b, c
+
+Each id has a lane while anything of it is queued or with a worker. Only the first entry of a lane may be taken, and the
+next becomes ready when the first is out of the way: so with any number of workers a later save of an id never overtakes
+an earlier one, and what is taken together has every id once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Condition, Lock
+
+from safekeeper.backend import CheckpointId
+from safekeeper.ticket import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much may wait in a queue. What workers have in their hands comes on top: at most this much for each."""
+
+    count: int = 10_000
+    """Entries. Superseded saves that have a callback count too."""
+    nbytes: int = 64 * 1024 * 1024
+    """Bytes of states and keys. One entry that is larger enters when the queue is empty."""
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.nbytes < 1:
+            raise ValueError(f"a queue has room for something, not for {self.count} entries and {self.nbytes} bytes")
+
+
+class LaneQueue:
+    """Entries in the order of their arrival, a lane for each id. All methods are called with the keeper's lock held."""
+
+    def __init__(self, bounds: Bounds, lock: Lock) -> None:
+        self.bounds = bounds
+        self.count = 0
+        self.nbytes = 0
+        self.space = Condition(lock)
+        """Notified when something left and somebody waits for room."""
+        self.blocked = 0
+        """How many threads wait for room."""
+        # Ordered dicts serve as queues from whose middle a completed entry can be removed at once.
+        self._waiting: OrderedDict[Entry, None] = OrderedDict()
+        self._ready: OrderedDict[Entry, None] = OrderedDict()
+        self._last: dict[CheckpointId, Entry] = {}
+
+    def __contains__(self, id: CheckpointId) -> bool:
+        """Whether anything of *id* waits here or was taken and not yet released."""
+        return bool(self._last) and id in self._last  # mostly there is nothing, and hashing an id takes its time
+
+    def __bool__(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._ready)
+
+    def last(self, id: CheckpointId) -> Entry | None:
+        """The newest entry of *id*, waiting or with a worker."""
+        return self._last.get(id)
+
+    def oldest(self) -> Entry:
+        """The entry that has waited longest. There must be one."""
+        return next(iter(self._waiting))
+
+    @property
+    def fill(self) -> float:
+        """How full it is, from 0 to 1; above 1 with an entry larger than the bounds."""
+        return max(self.count / self.bounds.count, self.nbytes / self.bounds.nbytes)
+
+    def has_room(self, entry: Entry) -> bool:
+        """Whether *entry* may enter."""
+        bounds = self.bounds
+        return not self.count or (
+            self.count + entry.weight <= bounds.count and self.nbytes + entry.size <= bounds.nbytes
+        )
+
+    def can_replace(self, carrier: Entry, newer: Entry) -> bool:
+        """Whether *carrier*, which waits here, may do what *newer* was to do."""
+        callbacks = len(carrier.listeners or ()) + len(newer.listeners or ())
+        if self.count - carrier.weight + max(callbacks, 1) > self.bounds.count:
+            return False
+        return self.count == carrier.weight or self.nbytes - carrier.size + newer.size <= self.bounds.nbytes
+
+    def push(self, entry: Entry) -> None:
+        """Put *entry* at the end of its lane, whether or not there is room."""
+        last = self._last.setdefault(entry.id, entry)
+        if last is entry:
+            self._ready[entry] = None
+        else:
+            self._last[entry.id] = entry
+            last.following, entry.preceding = entry, last
+        self._waiting[entry] = None
+        self._enter(entry)
+
+    def replace(self, carrier: Entry, newer: Entry) -> None:
+        """Let *carrier* do what *newer* was to do, at its own place in the queue."""
+        self.count -= carrier.weight
+        self.nbytes -= carrier.size
+        carrier.adopt(newer)
+        self._enter(carrier)
+
+    def put_back(self, entry: Entry) -> None:
+        """Put a taken entry back to the front, to be taken again."""
+        for queue in (self._ready, self._waiting):
+            queue[entry] = None
+            queue.move_to_end(entry, last=False)
+        self._enter(entry)
+
+    def take(self, most: int) -> list[Entry]:
+        """The ready entries, at most so many, the longest waiting first; no two of one id."""
+        if most >= len(self._ready):
+            taken = list(self._ready)
+            self._ready.clear()
+        else:
+            taken = [self._ready.popitem(last=False)[0] for _ in range(most)]
+        for entry in taken:
+            self._leave(entry)
+        self._tell_blocked()
+        return taken
+
+    def release(self, entry: Entry) -> None:
+        """The worker is done with *entry*: the next of its id becomes ready."""
+        if (following := entry.following) is None:
+            del self._last[entry.id]
+        else:
+            entry.following = following.preceding = None
+            self._ready[following] = None
+
+    def remove(self, entry: Entry) -> None:
+        """Take out an entry that completed while it waited."""
+        self._leave(entry)
+        self._tell_blocked()
+        if (preceding := entry.preceding) is None:
+            del self._ready[entry]
+            self.release(entry)
+            return
+        preceding.following, entry.preceding = entry.following, None
+        if (following := entry.following) is None:
+            self._last[entry.id] = preceding
+        else:
+            following.preceding, entry.following = preceding, None
+
+    def _enter(self, entry: Entry) -> None:
+        entry.queue = self
+        self.count += entry.weight
+        self.nbytes += entry.size
+
+    def _leave(self, entry: Entry) -> None:
+        del self._waiting[entry]
+        entry.queue = None
+        self.count -= entry.weight
+        self.nbytes -= entry.size
+
+    def _tell_blocked(self) -> None:
+        if self.blocked:
+            self.space.notify_all()

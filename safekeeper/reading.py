@@ -1,0 +1,145 @@
+"""The way back: fetching one state, and recovering all of a group."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from math import inf
+from threading import BoundedSemaphore, Thread
+from typing import TypeVar
+
+from safekeeper.backend import Backend, CheckpointId
+from safekeeper.errors import Unavailable
+from safekeeper.fuse import Fuse
+from safekeeper.pipeline import Pipeline
+
+_log = logging.getLogger("safekeeper")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a recovery has come."""
+
+    listed: int
+    """Keys found so far."""
+    recovered: int
+    """States read so far; at the end less than `listed` if some were deleted meanwhile."""
+    done: bool
+    """Whether that is all."""
+
+
+class Reader:
+    """Reads from a backend, with a fuse and without hanging where a timeout is given."""
+
+    def __init__(
+        self, backend: Backend, pipeline: Pipeline, *, timeout: float | None, threads: int, fuse: Fuse
+    ) -> None:
+        if threads < 1:
+            raise ValueError(f"at least one thread must read, not {threads}")
+        self._backend = backend
+        self._pipeline = pipeline
+        self._timeout = timeout
+        self._threads = threads
+        self._free = BoundedSemaphore(threads)
+        self._fuse = fuse
+
+    def fetch(self, id: CheckpointId, timeout: float | None) -> bytes | None:
+        """The bytes stored under *id*, after the saves of it that are under way."""
+        self._pipeline.check_open()
+        timeout = self._timeout if timeout is None else timeout
+        until = inf if timeout is None else time.monotonic() + timeout
+        if ticket := self._pipeline.pending(id):
+            try:
+                ticket.outcome(timeout)
+            except TimeoutError:
+                raise Unavailable(f"{id}: a save of it is still under way after {timeout} s") from None
+        if timeout is None:
+            return self._guarded(lambda: self._backend.read([id]))[0]
+        return self._guarded(lambda: self._read_until(until, id))[0]
+
+    def recover(
+        self, group: str, batch: int, progress: Callable[[Progress], object] | None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The keys and values of *group*, each key once, several batches under way at a time."""
+        self._pipeline.check_open()
+        keys = _once(self._backend.keys(group))
+        under_way: deque[tuple[list[bytes], Future[list[bytes | None]]]] = deque()
+        listed = recovered = 0
+        while True:
+            while len(under_way) < self._threads and (chunk := list(islice(keys, batch))):
+                listed += len(chunk)
+                under_way.append((chunk, self._start([CheckpointId(group, key) for key in chunk])))
+            if progress is not None:
+                progress(Progress(listed, recovered, not under_way))
+            if not under_way:
+                return
+            chunk, future = under_way.popleft()
+            values = self._guarded(partial(_result, future, self._timeout))
+            found = [(key, value) for key, value in zip(chunk, values, strict=True) if value is not None]
+            recovered += len(found)
+            yield from found
+
+    def _read_until(self, until: float, id: CheckpointId) -> list[bytes | None]:
+        if not self._free.acquire(timeout=max(until - time.monotonic(), 0.0)):
+            raise Unavailable(f"{id}: {self._threads} fetches are under way and none of them comes to an end")
+        try:
+            future = self._start([id])
+        except BaseException:
+            self._free.release()
+            raise
+        future.add_done_callback(lambda _: self._free.release())
+        return _result(future, max(until - time.monotonic(), 0.0))
+
+    def _start(self, ids: Sequence[CheckpointId]) -> Future[list[bytes | None]]:
+        """Read *ids* in a thread of its own, a daemon: a read that never returns holds up nobody's exit."""
+        future: Future[list[bytes | None]] = Future()
+
+        def read() -> None:
+            try:
+                future.set_result(self._backend.read(ids))
+            except BaseException as error:
+                future.set_exception(error)
+
+        try:
+            Thread(target=read, name="safekeeper-fetch", daemon=True).start()
+        except RuntimeError as error:
+            raise Unavailable(f"there is no thread to fetch with: {error}") from error
+        return future
+
+    def _guarded(self, read: Callable[[], list[T]]) -> list[T]:
+        """What *read* returns, unless the fuse has blown; the fuse learns how it went."""
+        self._fuse.check()
+        started = time.monotonic()
+        try:
+            values = read()
+        except Unavailable as error:
+            self._pipeline.count_fetches(0, time.monotonic() - started)
+            if self._fuse.failed():
+                _log.warning("fetching is given up for a while, after too many failures in a row: %s", error)
+            raise
+        self._pipeline.count_fetches(len(values), time.monotonic() - started)
+        if self._fuse.succeeded():
+            _log.warning("the store answers fetches again")
+        return values
+
+
+def _result(future: Future[T], timeout: float | None) -> T:
+    if not wait([future], timeout).done:
+        raise Unavailable(f"the store did not answer a fetch within {timeout:.1f} s")
+    return future.result()
+
+
+def _once(keys: Iterable[bytes]) -> Iterator[bytes]:
+    seen: set[bytes] = set()
+    for key in keys:
+        if key not in seen:
+            seen.add(key)
+            yield key

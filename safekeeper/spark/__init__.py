@@ -1,0 +1,172 @@
+"""Spark's streaming state in any backend.
+
+    from pyspark.sql import SparkSession
+    import safekeeper.spark
+
+    spark = safekeeper.spark.configure(SparkSession.builder, "log:///var/lib/app/state").getOrCreate()
+
+That is all: every stateful query of the session keeps its state there. `docs/spark.md` has the settings, what a commit
+does, and how to do the same with `spark-submit` (`python -m safekeeper.spark conf URL` prints what it takes).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import safekeeper
+from safekeeper.backend import Scope
+from safekeeper.errors import SafekeeperError
+from safekeeper.registry import Url, guess
+from safekeeper.spark.build import BuildError, find_jar, find_tool
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["OPTIONS", "PREFIX", "PROVIDER", "BadSetup", "configure", "jar", "setting", "settings"]
+
+PROVIDER = "io.safekeeper.spark.SafeKeeperStateStoreProvider"
+"""The value of `spark.sql.streaming.stateStore.providerClass`."""
+
+PREFIX = "spark.sql.streaming.stateStore.safekeeper."
+"""What the names of all settings start with; Spark shows a provider none outside `spark.sql.streaming.stateStore.`"""
+
+
+OPTIONS: dict[str, str] = {
+    "python": "the interpreter that runs the agents; the one PySpark uses",
+    "queue_bytes": "how many bytes of commits an agent holds at most, and how many of values being read; 128 MiB",
+    "agent_start_ms": "how long an agent may take until it is ready; a minute",
+    "retry_ms": "for how long a request is sent again while the agent or the store is unavailable; a minute",
+    "lease_ms": "how long to wait until another task of the executor is done with a partition's state; a minute",
+    "codec": "how commits are compressed: lz4, zstd or none; lz4",
+    "value_bytes": "a commit that is larger is written in parts; 64 MiB, which is also the most",
+    "clean_at": "how many times the size of the state a restart may have to read before commits move old records; 2",
+    "least_commit_bytes": "a commit counts as at least so large when that is decided; 16 KiB",
+    "moved_checkpoint": "when a checkpoint folder is not where its state was first written: refuse or adopt; refuse",
+}
+"""What `configure` takes besides the URL, and the default. As a setting, `queue_bytes` is `PREFIX` + `queueBytes`."""
+
+
+_SECRETS = "(?i)secret|password|token|access[.]?key|credential|stateStore[.]safekeeper[.]url"
+"""Spark's own default for what its UI and logs do not show, and the URL, for URLs that hold a password."""
+
+
+class BadSetup(SafekeeperError):
+    """Spark cannot use the backend as things are set up. The message says what to change."""
+
+
+def jar() -> str:
+    """The path of the bridge's jar for the Spark in use. It is compiled at first use, which takes some seconds.
+
+    Raise `BadSetup` when PySpark or a JDK is missing, or there is no bridge for this Spark.
+    """
+    with _build_errors_as_bad_setup():
+        return str(find_jar())
+
+
+def setting(option: str) -> str:
+    """The full name of the setting that *option* becomes."""
+    first, *others = option.split("_")
+    return PREFIX + first + "".join(map(str.capitalize, others))
+
+
+def settings(url: str, **options: object) -> dict[str, str]:
+    """What Spark must be told, by the names of its settings: for `spark-submit --conf` and `spark-defaults.conf`.
+
+    *options* are those of `OPTIONS`; one that does not exist raises `BadSetup`.
+    """
+    for name in options:
+        if name not in OPTIONS:
+            raise BadSetup(f"there is no option {name!r}{guess(name, list(OPTIONS))}; there are: {', '.join(OPTIONS)}")
+    secrets = {"spark.redaction.regex": _SECRETS} if Url.parse(url).password else {}
+    return {
+        "spark.jars": jar(),
+        "spark.sql.streaming.stateStore.providerClass": PROVIDER,
+        setting("url"): url,
+        **secrets,
+        **{setting(name): str(value) for name, value in options.items()},
+    }
+
+
+def configure(builder: SparkSession.Builder, url: str, **options: object) -> SparkSession.Builder:
+    """Let every stateful query of the session that *builder* makes keep its state in the backend at *url*.
+
+    Call it before the first session of the process is made: Spark takes its jars when its JVM starts. That the JVM
+    runs already is not an error if it has the jar, as under `spark-submit --jars`. *options* are those of `OPTIONS`.
+
+    What would make queries fail is found here, not in the first batch: `BadUrl` and `Unavailable` come from opening the
+    backend, `BadSetup` says what else is wrong.
+    """
+    chosen: dict[str, object] = getattr(builder, "_options", {})
+    is_running = _jvm_runs()
+    master = str(chosen.get("spark.master") or _default_master(is_running))
+    check_backend(url, master)
+    if _is_local(master) and not (os.environ.get("PYSPARK_PYTHON") or chosen.get("spark.pyspark.python")):
+        options.setdefault("python", sys.executable)
+    found = settings(url, **options)
+    if is_running:
+        _check_jvm(found.pop("spark.jars"))
+    else:
+        with _build_errors_as_bad_setup():
+            find_tool("java")
+        if jars := chosen.get("spark.jars"):
+            found["spark.jars"] = f"{jars},{found['spark.jars']}"
+    for name, value in found.items():
+        builder.config(name, value)
+    return builder
+
+
+@contextmanager
+def _build_errors_as_bad_setup() -> Iterator[None]:
+    try:
+        yield
+    except BuildError as error:
+        raise BadSetup(str(error)) from error
+
+
+def check_backend(url: str, master: str) -> None:
+    """Open and close the backend at *url*; raise `BadSetup` when the executors of *master* could not share it.
+
+    Whether a backend on one host is enough shows only when the executors are there: the provider checks that.
+    """
+    with safekeeper.open(url) as backend:
+        if backend.scope is Scope.PROCESS and not _is_local(master):
+            raise BadSetup(f"{url} is seen by one process only, and {master} has several: choose another backend")
+
+
+def _is_local(master: str) -> bool:
+    """Whether everything runs in one JVM. `local-cluster[...]` does not."""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
+
+
+def _jvm_runs() -> bool:
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit started it
+
+
+def _default_master(is_running: bool) -> str:
+    from pyspark import SparkConf, SparkContext
+
+    if not is_running:
+        return os.environ.get("MASTER", "local[*]")
+    SparkContext._ensure_initialized()
+    return SparkConf().get("spark.master", "local[*]") or ""
+
+
+def _check_jvm(jar: str) -> None:
+    from py4j.protocol import Py4JJavaError
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized()
+    java = SparkContext._jvm.java.lang  # type: ignore[union-attr]
+    try:
+        java.Class.forName(PROVIDER, False, java.Thread.currentThread().getContextClassLoader())
+    except Py4JJavaError:
+        raise BadSetup(
+            f"Spark's JVM runs already and has no bridge: configure before the first session, or submit with {jar}"
+        ) from None

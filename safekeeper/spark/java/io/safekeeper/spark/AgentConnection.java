@@ -1,0 +1,203 @@
+package io.safekeeper.spark;
+
+import java.io.Closeable;
+import java.io.EOFException;
+import java.io.IOException;
+import java.net.UnixDomainSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.channels.SocketChannel;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import net.jpountz.xxhash.StreamingXXHash64;
+import net.jpountz.xxhash.XXHashFactory;
+
+/**
+ * One connection to an agent, which carries one request at a time. {@code docs/agent.md} has the protocol.
+ *
+ * <p>After an {@link AgentException} the connection can be used further; after any other {@link IOException} it cannot.
+ */
+final class AgentConnection implements Closeable {
+  private static final int MARK = 0x31414b53; // "SKA1"
+  private static final int HEAD_BYTES = 21;
+  private static final int MAX_BODY_BYTES = 65 << 20;
+  private static final int SLICE_BYTES = 256 << 10;
+
+  private static final int PUT = 1;
+  private static final int DELETE = 2;
+  private static final int KEYS = 3;
+  private static final int READ = 4;
+  private static final int DONE = 65;
+  private static final int KEY_LIST = 66;
+  private static final int VALUE = 67;
+  private static final int ERROR = 127;
+
+  private final SocketChannel channel;
+  private final StreamingXXHash64 hash = XXHashFactory.fastestInstance().newStreamingHash64(0);
+  private int request;
+
+  /** How long the agent took to make a write durable, and the store's sync of it, in microseconds. */
+  record Done(long storeMicros, long syncMicros) {}
+
+  /** Receives the values of a read, in the order of the keys; null for a key that is not there. */
+  interface Values {
+    void accept(int index, byte[] value) throws IOException;
+  }
+
+  private record Message(int kind, ByteBuffer body) {}
+
+  AgentConnection(Path socket) throws IOException {
+    channel = SocketChannel.open(UnixDomainSocketAddress.of(socket));
+  }
+
+  /** Set a key to a value; the value is durable when this returns. */
+  Done put(String group, byte[] key, byte[] value) throws IOException {
+    ByteBuffer start = body(12 + 3 * group.length() + key.length);
+    putBytes(start, group.getBytes(StandardCharsets.UTF_8));
+    putBytes(start, key);
+    send(PUT, start.putInt(value.length).flip(), ByteBuffer.wrap(value));
+    return done(receive());
+  }
+
+  /** Delete keys; they are gone when this returns. A key that is not there is not an error. */
+  Done delete(String group, List<byte[]> keys) throws IOException {
+    send(DELETE, keysBody(group, keys));
+    return done(receive());
+  }
+
+  List<byte[]> keys(String group) throws IOException {
+    ByteBuffer body = body(4 + 3 * group.length());
+    putBytes(body, group.getBytes(StandardCharsets.UTF_8));
+    send(KEYS, body.flip());
+    List<byte[]> keys = new ArrayList<>();
+    Message message = receive();
+    for (; message.kind == KEY_LIST; message = receive()) {
+      for (int count = message.body.getInt(); count > 0; count--) {
+        keys.add(getBytes(message.body));
+      }
+    }
+    done(message);
+    return keys;
+  }
+
+  void read(String group, List<byte[]> keys, Values values) throws IOException {
+    send(READ, keysBody(group, keys));
+    Message message = receive();
+    for (; message.kind == VALUE; message = receive()) {
+      int index = message.body.getInt();
+      boolean found = message.body.get() != 0;
+      byte[] value = getBytes(message.body);
+      values.accept(index, found ? value : null);
+    }
+    done(message);
+  }
+
+  @Override
+  public void close() throws IOException {
+    channel.close();
+  }
+
+  private static ByteBuffer keysBody(String group, List<byte[]> keys) {
+    ByteBuffer body = body(8 + 3 * group.length() + keys.stream().mapToInt(key -> 4 + key.length).sum());
+    putBytes(body, group.getBytes(StandardCharsets.UTF_8));
+    body.putInt(keys.size());
+    keys.forEach(key -> putBytes(body, key));
+    return body.flip();
+  }
+
+  private void send(int kind, ByteBuffer... body) throws IOException {
+    int length = 0;
+    for (ByteBuffer part : body) {
+      length += part.remaining();
+    }
+    ByteBuffer head = body(HEAD_BYTES).putInt(MARK).put((byte) kind).putInt(++request).putInt(length);
+    write(head.putLong(checksum(head, body)).flip());
+    for (ByteBuffer part : body) {
+      write(part);
+    }
+  }
+
+  private Message receive() throws IOException {
+    ByteBuffer head = read(HEAD_BYTES);
+    int mark = head.getInt();
+    int kind = head.get();
+    int answered = head.getInt();
+    int length = head.getInt();
+    if (mark != MARK || length < 0 || length > MAX_BODY_BYTES) {
+      throw new IOException("the agent's answer is not of this protocol");
+    }
+    ByteBuffer body = read(length);
+    if (head.getLong(HEAD_BYTES - 8) != checksum(head, body)) {
+      throw new IOException("the agent's answer has a wrong checksum");
+    }
+    if (kind == ERROR) {
+      AgentException.Code code = AgentException.Code.of(body.get());
+      String message = new String(getBytes(body), StandardCharsets.UTF_8);
+      if (code == AgentException.Code.BAD_FRAME) {
+        close();
+      }
+      throw new AgentException(code, message);
+    }
+    if (answered != request) {
+      throw new IOException("the agent answered request " + answered + " instead of " + request);
+    }
+    return new Message(kind, body);
+  }
+
+  private static Done done(Message message) throws IOException {
+    if (message.kind != DONE) {
+      throw new IOException("the agent answered with a frame of kind " + message.kind);
+    }
+    return new Done(message.body.getLong(), message.body.getLong());
+  }
+
+  /** The checksum over kind, request, length and body. */
+  private long checksum(ByteBuffer head, ByteBuffer... body) {
+    hash.reset();
+    hash.update(head.array(), 4, HEAD_BYTES - 12);
+    for (ByteBuffer part : body) {
+      hash.update(part.array(), part.position(), part.remaining());
+    }
+    return hash.getValue();
+  }
+
+  /** In slices: the JDK copies each heap buffer to a direct one of its size and keeps that. */
+  private void write(ByteBuffer buffer) throws IOException {
+    int end = buffer.limit();
+    while (buffer.position() < end) {
+      buffer.limit(Math.min(end, buffer.position() + SLICE_BYTES));
+      channel.write(buffer);
+    }
+  }
+
+  private ByteBuffer read(int length) throws IOException {
+    ByteBuffer buffer = body(length);
+    while (buffer.position() < length) {
+      buffer.limit(Math.min(length, buffer.position() + SLICE_BYTES));
+      if (channel.read(buffer) < 0) {
+        throw new EOFException("the agent closed the connection");
+      }
+    }
+    return buffer.flip();
+  }
+
+  private static ByteBuffer body(int capacity) {
+    return ByteBuffer.allocate(capacity).order(ByteOrder.LITTLE_ENDIAN);
+  }
+
+  private static void putBytes(ByteBuffer buffer, byte[] bytes) {
+    buffer.putInt(bytes.length).put(bytes);
+  }
+
+  private static byte[] getBytes(ByteBuffer buffer) throws IOException {
+    int length = buffer.getInt();
+    if (length < 0 || length > buffer.remaining()) {
+      throw new IOException("the agent's answer ends too soon");
+    }
+    byte[] bytes = new byte[length];
+    buffer.get(bytes);
+    return bytes;
+  }
+}

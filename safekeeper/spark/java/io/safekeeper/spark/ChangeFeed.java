@@ -1,0 +1,111 @@
+package io.safekeeper.spark;
+
+import java.io.IOException;
+import java.util.ArrayDeque;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Queue;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.errors.QueryExecutionErrors;
+import org.apache.spark.sql.execution.streaming.state.RecordType;
+import org.apache.spark.util.NextIterator;
+import scala.Enumeration;
+import scala.Tuple4;
+
+/**
+ * The changes of a chain of commits, one for each put and remove, in order. What the cleaner moved is no change.
+ *
+ * <p>A list that was put comes as one put and, from its second value on, merges.
+ */
+final class ChangeFeed extends NextIterator<Tuple4<Enumeration.Value, UnsafeRow, UnsafeRow, Object>> {
+  private final Commits commits;
+  private final Iterator<CommitKey> chain;
+  private final FamilySpec spec;
+  private final int family;
+  private final Queue<Tuple4<Enumeration.Value, UnsafeRow, UnsafeRow, Object>> changes = new ArrayDeque<>();
+
+  /**
+   * @param family the number of the column family whose changes are wanted
+   * @param spec what it holds
+   */
+  ChangeFeed(Commits commits, List<CommitKey> chain, int family, FamilySpec spec) {
+    this.commits = commits;
+    this.chain = chain.iterator();
+    this.family = family;
+    this.spec = spec;
+  }
+
+  @Override
+  public Tuple4<Enumeration.Value, UnsafeRow, UnsafeRow, Object> getNext() {
+    while (changes.isEmpty() && chain.hasNext()) {
+      read(chain.next());
+    }
+    finished_$eq(changes.isEmpty());
+    return changes.poll();
+  }
+
+  @Override
+  public void close() {
+    changes.clear();
+  }
+
+  private void read(CommitKey key) {
+    try {
+      commits.read(List.of(key), new Commits.Reader() {
+        @Override
+        public void records(byte[] bytes, int from, int to) {
+          // The buffer is used again for the next block, and the rows are handed out later.
+          byte[] kept = new byte[to - from];
+          System.arraycopy(bytes, from, kept, 0, kept.length);
+          addChanges(kept, key.version() - 1);
+        }
+
+        @Override
+        public void end(CommitKey commit, Frame.Head head) {}
+      });
+    } catch (IOException | RuntimeException error) {
+      Path place = new Path(commits.group(), String.valueOf(key.version()));
+      throw Sneaky.sneak(QueryExecutionErrors.failedToReadStreamingStateFileError(place, error));
+    }
+  }
+
+  private void addChanges(byte[] bytes, long batch) {
+    for (int record = 0; record < bytes.length; record += Record.checkedSize(bytes, record, bytes.length)) {
+      if (Record.family(bytes, record) == family && !Record.isCleaned(bytes, record)) {
+        addChange(bytes, record, batch);
+      }
+    }
+  }
+
+  private void addChange(byte[] bytes, int record, long batch) {
+    int at = Record.valueOffset(bytes, record);
+    int length = Record.valueLength(bytes, record);
+    if (Record.isTombstone(bytes, record)) {
+      add(RecordType.DELETE_RECORD(), bytes, record, null, batch);
+    } else if (!spec.multiple()) {
+      add(RecordType.PUT_RECORD(), bytes, record, row(bytes, at, length), batch);
+    } else {
+      int added = Record.added(bytes, record);
+      Enumeration.Value type = added == 0 ? RecordType.PUT_RECORD() : RecordType.MERGE_RECORD();
+      int from = added == 0 ? at : at + length - added;
+      ValueList.Rows rows = new ValueList.Rows(bytes, from, at + length - from, new UnsafeRow(spec.valueFields()));
+      while (rows.hasNext()) {
+        add(type, bytes, record, rows.next().copy(), batch);
+        type = RecordType.MERGE_RECORD();
+      }
+    }
+  }
+
+  private void add(Enumeration.Value type, byte[] bytes, int record, UnsafeRow value, long batch) {
+    UnsafeRow key = new UnsafeRow(spec.keyFields());
+    key.pointTo(bytes, Record.at(Record.keyOffset(bytes, record)), Record.keyLength(bytes, record));
+    changes.add(new Tuple4<>(type, key, value, batch));
+  }
+
+  private UnsafeRow row(byte[] bytes, int at, int length) {
+    UnsafeRow row = new UnsafeRow(spec.valueFields());
+    row.pointTo(bytes, Record.at(at), length);
+    return row;
+  }
+}

@@ -1,0 +1,97 @@
+package io.safekeeper.spark;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * Which commits a load of the log must read: those from the head, the oldest record that may be some key's newest, to the
+ * end. Reading a commit costs something however small it is, so each weighs at least {@code leastWeight}.
+ */
+final class Extent {
+  private final int leastWeight;
+  private final List<Span> spans = new ArrayList<>(); // commits in order, perhaps some that are no longer needed
+  private int needed; // the first of them that is
+  private long weight; // of all commits there ever were
+  private long head;
+  private long headAppended;
+
+  /** One commit's records: where they begin, the bytes appended before them, and the weight of all before them. */
+  private record Span(long version, long position, long appended, long weightBefore) {}
+
+  Extent(int leastWeight, long head) {
+    this.leastWeight = leastWeight;
+    this.head = head;
+  }
+
+  long head() {
+    return head;
+  }
+
+  /** How many bytes had been appended before the head. */
+  long headAppended() {
+    return headAppended;
+  }
+
+  long weigh(long bytes) {
+    return Math.max(leastWeight, bytes);
+  }
+
+  /** What a load would have to read if {@code uncommitted} bytes were committed now. */
+  long weight(long uncommitted) {
+    long before = needed < spans.size() ? spans.get(needed).weightBefore : weight;
+    return weight - before + weigh(uncommitted);
+  }
+
+  /** The oldest version that a load of {@code newest} reads. */
+  long oldestVersion(long newest) {
+    return needed < spans.size() ? spans.get(needed).version : newest;
+  }
+
+  /** How many bytes of the oldest version lie before the head. */
+  long headOffset() {
+    return needed < spans.size() ? headAppended - spans.get(needed).appended : 0;
+  }
+
+  /** The records from {@code position} on were a commit. */
+  void add(long version, long position, long appendedBefore, long bytes) {
+    spans.add(new Span(version, position, appendedBefore, weight));
+    weight += weigh(bytes);
+  }
+
+  /** The head record, of so many bytes, is needed no more; the next one is at {@code position}. */
+  void advance(long position, int bytes) {
+    head = position;
+    headAppended += bytes;
+    while (needed + 1 < spans.size() && spans.get(needed + 1).position <= head) {
+      needed++;
+    }
+  }
+
+  /** All records up to {@code position}, the end of the last commit, are needed no more. */
+  void advanceToEnd(long position, long appended) {
+    head = position;
+    headAppended = appended;
+    needed = spans.size();
+  }
+
+  /** Go back to how it was at a savepoint. */
+  void undo(Savepoint savepoint) {
+    while (!spans.isEmpty() && spans.get(spans.size() - 1).version > savepoint.version()) {
+      weight = spans.remove(spans.size() - 1).weightBefore;
+    }
+    head = savepoint.head();
+    headAppended = savepoint.headAppended();
+    needed = spans.size();
+    while (needed > 0 && (needed == spans.size() ? savepoint.position() : spans.get(needed).position) > head) {
+      needed--;
+    }
+  }
+
+  /** Nothing before {@code position} will be gone back to. */
+  void forgetBefore(long position) {
+    while (needed > 0 && spans.size() > 1 && spans.get(1).position <= position) {
+      spans.remove(0);
+      needed--;
+    }
+  }
+}

@@ -1,0 +1,47 @@
+package io.safekeeper.spark;
+
+import org.apache.spark.sql.execution.streaming.state.KeyStateEncoderSpec;
+import org.apache.spark.sql.execution.streaming.state.RocksDBKeyStateEncoder;
+import org.apache.spark.sql.execution.streaming.state.RocksDBStateEncoder;
+import org.apache.spark.sql.execution.streaming.state.UnsafeRowDataEncoder;
+import org.apache.spark.sql.types.StructType;
+
+/**
+ * What Spark said about a column family when it asked for it.
+ *
+ * @param multiple whether a key has a list of values
+ * @param internal whether it is Spark's own and not counted among the user's keys
+ */
+record FamilySpec(
+    String name,
+    StructType keySchema,
+    StructType valueSchema,
+    RocksDBKeyStateEncoder encoder,
+    boolean multiple,
+    boolean internal) {
+
+  static FamilySpec of(
+      String name,
+      StructType keySchema,
+      StructType valueSchema,
+      KeyStateEncoderSpec encoding,
+      boolean multiple,
+      boolean internal) {
+    UnsafeRowDataEncoder rows = new UnsafeRowDataEncoder(encoding, valueSchema);
+    RocksDBKeyStateEncoder encoder = RocksDBStateEncoder.getKeyEncoder(rows, encoding, true);
+    return new FamilySpec(name, keySchema, valueSchema, encoder, multiple, internal);
+  }
+
+  /** Whether the keys are asked for by prefix or range, so that their order must be kept. */
+  boolean isScanned() {
+    return encoder.supportPrefixKeyScan() || encoder.supportsRangeScan();
+  }
+
+  int keyFields() {
+    return keySchema.length();
+  }
+
+  int valueFields() {
+    return valueSchema.length();
+  }
+}

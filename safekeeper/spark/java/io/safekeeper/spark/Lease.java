@@ -1,0 +1,66 @@
+package io.safekeeper.spark;
+
+import java.util.concurrent.TimeUnit;
+
+/** The right to use a provider's state; one store at a time has it. */
+final class Lease {
+  private Holder holder;
+  private Thread thread;
+
+  /** Somebody who can have the lease. */
+  interface Holder {
+    /** Whether it only keeps the lease in case it is read from once more. */
+    boolean isDone();
+  }
+
+  /** Somebody else has the lease and did not give it back in time. */
+  static final class Held extends Exception {
+    private static final long serialVersionUID = 1L;
+    private final transient Thread thread;
+
+    Held(Thread thread) {
+      super("the thread " + thread.getName() + " did not give the state back in time");
+      this.thread = thread;
+    }
+
+    /** Who has it. */
+    Thread thread() {
+      return thread;
+    }
+  }
+
+  /**
+   * Wait until nobody else has the lease, and take it. A holder that is done has to yield to its own thread.
+   *
+   * @throws Held if somebody still has it after {@code millis}
+   */
+  synchronized void acquire(Holder who, long millis) throws InterruptedException, Held {
+    long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
+    while (holder != null && !(holder.isDone() && thread == Thread.currentThread())) {
+      long left = TimeUnit.NANOSECONDS.toMillis(deadline - System.nanoTime());
+      if (left <= 0) {
+        throw new Held(thread);
+      }
+      wait(left);
+    }
+    holder = who;
+    thread = Thread.currentThread();
+  }
+
+  /** Give the lease back. That somebody else has it is not an error. */
+  synchronized void release(Holder who) {
+    if (holder == who) {
+      holder = null;
+      thread = null;
+      notifyAll();
+    }
+  }
+
+  synchronized boolean isHeldBy(Holder who) {
+    return holder == who;
+  }
+
+  synchronized boolean isFree() {
+    return holder == null;
+  }
+}

@@ -1,0 +1,159 @@
+package io.safekeeper.spark;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.UUID;
+import java.util.function.Supplier;
+
+/**
+ * The state of one partition in memory, and how it gets from one version to another: by undo, by replay of the commits that
+ * are missing, and only where neither will do, by a load from the beginning.
+ *
+ * <p>For whoever holds the provider's {@link Lease}.
+ */
+final class LoadedState {
+  private final Commits commits;
+  private final Settings settings;
+  private final Supplier<StateLog> newLog;
+  private StateLog log; // null when nothing is loaded
+  private long lastTime; // of the newest commit that was seen
+  private long loadMicros;
+  private long commitsRead;
+
+  /** What a commit did and cost: times in microseconds, the bytes of its records, and as they were sent. */
+  record Committed(
+      CommitKey key,
+      long frameMicros,
+      long agentMicros,
+      long storeMicros,
+      long appended,
+      long cleaned,
+      long shipped,
+      long agentRestarts) {}
+
+  LoadedState(Commits commits, Settings settings, Supplier<StateLog> newLog) {
+    this.commits = commits;
+    this.settings = settings;
+    this.newLog = newLog;
+  }
+
+  StateLog log() {
+    return log;
+  }
+
+  /** How long the last {@link #moveTo} took, in microseconds. */
+  long loadMicros() {
+    return loadMicros;
+  }
+
+  /** How many commits it had to read. */
+  long commitsRead() {
+    return commitsRead;
+  }
+
+  void unload() {
+    log = null;
+  }
+
+  /** Become the empty state, as of that version. */
+  void moveToEmpty(long version) {
+    log = newLog.get();
+    log.addSavepoint(CommitKey.NO_PARENT, version);
+  }
+
+  /**
+   * Become the state after the commit of that version, and of that id unless it is null.
+   *
+   * @throws MissingCommit if that commit or one that it needs is not in the store
+   */
+  void moveTo(long version, String id) throws IOException {
+    long started = System.nanoTime();
+    commitsRead = 0;
+    String known = version == 0 ? CommitKey.NO_PARENT : id;
+    if (known != null && log != null && log.canUndoTo(version, known)) {
+      log.undoTo(known);
+    } else if (version == 0) {
+      moveToEmpty(0);
+    } else {
+      moveAlongHistory(version, id);
+    }
+    loadMicros = (System.nanoTime() - started) / 1000;
+  }
+
+  private void moveAlongHistory(long version, String id) throws IOException {
+    History history = commits.history();
+    lastTime = Math.max(lastTime, history.lastTime());
+    CommitKey target = history.find(version, id).orElseThrow(() -> new MissingCommit(version, id));
+    List<CommitKey> missing = new ArrayList<>(); // newest first
+    for (CommitKey commit = target; ; commit = history.parentOf(commit)) {
+      if (log != null && log.canUndoTo(commit.version(), commit.id())) {
+        log.undoTo(commit.id());
+        replay(missing, true);
+        return;
+      }
+      missing.add(commit);
+      if (commit.version() <= target.oldest()) {
+        log = newLog.get();
+        replay(missing, false);
+        return;
+      }
+    }
+  }
+
+  /** Apply commits, newest first, to the log. If it was empty before, only the last of them can be gone back to. */
+  private void replay(List<CommitKey> missing, boolean warm) throws IOException {
+    List<CommitKey> chain = new ArrayList<>(missing);
+    Collections.reverse(chain);
+    StateLog target = log;
+    log = null; // until all of it is there
+    commits.read(chain, new Commits.Reader() {
+      @Override
+      public void records(byte[] bytes, int from, int to) {
+        target.replay(bytes, from, to);
+      }
+
+      @Override
+      public void end(CommitKey key, Frame.Head head) {
+        commitsRead++;
+        target.endCommit(key.version());
+        boolean last = commitsRead == chain.size();
+        if (last && target.size() != head.live()) {
+          throw new IllegalStateException(
+              "the state of " + key + " has " + target.size() + " keys instead of " + head.live());
+        }
+        if (last || warm) {
+          target.addSavepoint(key.id(), key.version());
+        }
+      }
+    });
+    log = target;
+  }
+
+  /** Make what was changed since the last commit the next one; it is durable when this returns. */
+  Committed commit() throws IOException {
+    long started = System.nanoTime();
+    long appended = log.uncommittedBytes();
+    long cleaned = log.clean(settings.cleanAt());
+    Savepoint base = log.current();
+    long version = base.version() + 1;
+    long time = Math.max(System.currentTimeMillis(), lastTime + 1);
+    CommitKey key = new CommitKey(version, UUID.randomUUID().toString(), base.id(), log.oldestVersion(version), time);
+    List<byte[]> values = Frame.encode(log, version, settings.codec(), settings.valueBytes());
+    long frameMicros = (System.nanoTime() - started) / 1000;
+    Commits.Cost cost = commits.write(key, values);
+    lastTime = time;
+    log.endCommit(version);
+    log.addSavepoint(key.id(), version);
+    return new Committed(
+        key,
+        frameMicros,
+        cost.agentMicros(),
+        cost.storeMicros(),
+        appended,
+        cleaned,
+        cost.bytes(),
+        commits.takeAgentRestarts());
+  }
+}

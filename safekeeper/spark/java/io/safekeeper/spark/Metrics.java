@@ -1,0 +1,78 @@
+package io.safekeeper.spark;
+
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.execution.streaming.state.StateStoreCustomMetric;
+import org.apache.spark.sql.execution.streaming.state.StateStoreCustomSizeMetric;
+import org.apache.spark.sql.execution.streaming.state.StateStoreCustomSumMetric;
+import org.apache.spark.sql.execution.streaming.state.StateStoreCustomTimingMetric;
+import org.apache.spark.sql.execution.streaming.state.StateStoreMetrics;
+import scala.collection.immutable.Map$;
+import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+
+/** What a query's progress and the Spark UI show about a store. */
+final class Metrics {
+  private static final StateStoreCustomMetric FRAME =
+      time("safekeeperFrameMs", "time to build and compress commits");
+  private static final StateStoreCustomMetric AGENT =
+      time("safekeeperAgentMs", "time that commits spent on the way to the store");
+  private static final StateStoreCustomMetric STORE =
+      time("safekeeperStoreMs", "time that the backend took to make commits durable");
+  private static final StateStoreCustomMetric LOAD =
+      time("safekeeperLoadMs", "time to bring the state to the version that was asked for");
+  private static final StateStoreCustomMetric COMMITS_READ =
+      new StateStoreCustomSumMetric("safekeeperCommitsRead", "commits that were read for that");
+  private static final StateStoreCustomMetric APPENDED = size("safekeeperAppendedBytes", "size of the changes", false);
+  private static final StateStoreCustomMetric CLEANED =
+      size("safekeeperCleanedBytes", "size of the old records that the cleaner moved", false);
+  private static final StateStoreCustomMetric SHIPPED =
+      size("safekeeperShippedBytes", "size of the commits as they were sent", false);
+  private static final StateStoreCustomMetric LIVE = size("safekeeperLiveBytes", "size of the state", true);
+  private static final StateStoreCustomMetric EXTENT =
+      size("safekeeperExtentBytes", "size of the changes that a restart would have to read", true);
+  private static final StateStoreCustomMetric RESTARTS =
+      new StateStoreCustomSumMetric("safekeeperAgentRestarts", "agents that had to be started again");
+  private static final StateStoreCustomMetric FORCED =
+      new StateStoreCustomSumMetric("forceSnapshotCount", "number of stores that had forced snapshot");
+
+  private Metrics() {}
+
+  static Seq<StateStoreCustomMetric> all() {
+    return CollectionConverters.asScala(List.of(
+            FRAME, AGENT, STORE, LOAD, COMMITS_READ, APPENDED, CLEANED, SHIPPED, LIVE, EXTENT, RESTARTS, FORCED))
+        .toSeq();
+  }
+
+  /** The numbers after a commit, or without one. */
+  static StateStoreMetrics of(
+      LoadedState state, long keys, LoadedState.Committed commit, boolean forced) {
+    Map<StateStoreCustomMetric, Object> values = new LinkedHashMap<>();
+    values.put(FRAME, commit == null ? 0L : commit.frameMicros() / 1000);
+    values.put(AGENT, commit == null ? 0L : commit.agentMicros() / 1000);
+    values.put(STORE, commit == null ? 0L : commit.storeMicros() / 1000);
+    values.put(LOAD, state.loadMicros() / 1000);
+    values.put(COMMITS_READ, state.commitsRead());
+    values.put(APPENDED, commit == null ? 0L : commit.appended());
+    values.put(CLEANED, commit == null ? 0L : commit.cleaned());
+    values.put(SHIPPED, commit == null ? 0L : commit.shipped());
+    values.put(LIVE, state.log().liveBytes());
+    values.put(EXTENT, state.log().extentBytes());
+    values.put(RESTARTS, commit == null ? 0L : commit.agentRestarts());
+    values.put(FORCED, forced ? 1L : 0L);
+    return new StateStoreMetrics(
+        keys,
+        state.log().memoryBytes(),
+        scala.collection.immutable.Map.from(CollectionConverters.asScala(values)),
+        Map$.MODULE$.empty());
+  }
+
+  private static StateStoreCustomMetric time(String name, String description) {
+    return new StateStoreCustomTimingMetric(name, description);
+  }
+
+  private static StateStoreCustomMetric size(String name, String description, boolean ofTheState) {
+    return new StateStoreCustomSizeMetric(name, description, ofTheState);
+  }
+}

@@ -1,0 +1,52 @@
+package io.safekeeper.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
+import java.util.UUID;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.sql.execution.streaming.state.StateStoreId;
+
+/**
+ * Whose state it is: the query's id, from the {@code metadata} file in its checkpoint, and where the checkpoint is.
+ *
+ * <p>A checkpoint folder that was deleted and made anew has another id, so it never meets the old state.
+ *
+ * @param group the group that keeps the store's commits: {@code spark/QUERY/OPERATOR/PARTITION/STORE}
+ * @param location the checkpoint's folder
+ */
+record QueryIdentity(String group, String location) {
+  private static final int LONGEST_NAME = 128; // a group has at most 255 bytes
+
+  static QueryIdentity of(StateStoreId id, Configuration conf) throws IOException {
+    Path checkpoint = new Path(id.checkpointRootLocation()).getParent();
+    FileSystem files = checkpoint.getFileSystem(conf);
+    String query = queryId(files, new Path(checkpoint, "metadata"));
+    String prefix = "spark/" + query + "/" + id.operatorId() + "/" + id.partitionId() + "/";
+    return new QueryIdentity(prefix + plain(id.storeName()), files.makeQualified(checkpoint).toString());
+  }
+
+  private static String queryId(FileSystem files, Path metadata) throws IOException {
+    try (InputStream stream = files.open(metadata)) {
+      JsonNode id = new ObjectMapper().readTree(stream).path("id");
+      return UUID.fromString(id.asText()).toString();
+    } catch (FileNotFoundException error) {
+      throw new IllegalStateException(
+          metadata + " is missing: without the query's id the state cannot be told from that of other queries", error);
+    } catch (IllegalArgumentException error) {
+      throw new IllegalStateException(metadata + " has no query id", error);
+    }
+  }
+
+  /** The store's name if it can be part of a group, else a name that is made from it. */
+  private static String plain(String name) {
+    byte[] bytes = name.getBytes(StandardCharsets.UTF_8);
+    boolean fits = bytes.length <= LONGEST_NAME && name.chars().noneMatch(Character::isISOControl);
+    return fits ? name : UUID.nameUUIDFromBytes(bytes).toString();
+  }
+}

@@ -1,0 +1,475 @@
+package io.safekeeper.spark;
+
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.TaskContext;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.errors.QueryExecutionErrors;
+import org.apache.spark.sql.execution.streaming.state.KeyStateEncoderSpec;
+import org.apache.spark.sql.execution.streaming.state.StateStore;
+import org.apache.spark.sql.execution.streaming.state.StateStoreCheckpointInfo;
+import org.apache.spark.sql.execution.streaming.state.StateStoreErrors;
+import org.apache.spark.sql.execution.streaming.state.StateStoreId;
+import org.apache.spark.sql.execution.streaming.state.StateStoreIterator;
+import org.apache.spark.sql.execution.streaming.state.StateStoreMetrics;
+import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.util.TaskCompletionListener;
+import scala.Option;
+import scala.collection.AbstractIterator;
+import scala.collection.Iterator;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * One version of a partition's state, open for a task: what Spark reads and writes row by row.
+ *
+ * <p>It holds the provider's {@link Lease} until the task is over, or until commit, abort or release when there is no
+ * task. Rows that it returns point into the pages and are used again by the next call.
+ */
+final class SafeKeeperStateStore implements StateStore, Lease.Holder {
+  private static final String DEFAULT = "default"; // StateStore.DEFAULT_COL_FAMILY_NAME
+
+  private enum Phase {
+    UPDATING,
+    COMMITTED,
+    ABORTED,
+    RELEASED
+  }
+
+  private final SafeKeeperStateStoreProvider provider;
+  private final long version;
+  private final Map<String, View> views = new HashMap<>();
+  private StateLog log;
+  private View defaultView;
+  private boolean readOnly;
+  private boolean forcedSnapshot;
+  private boolean inTask;
+  private boolean checkedFormat;
+  private Phase phase = Phase.UPDATING;
+  private LoadedState.Committed committed;
+
+  /** A column family as this store sees it; {@code family} is null when Spark knows it and the log does not. */
+  private record View(FamilySpec spec, Family family, UnsafeRow value) {}
+
+  SafeKeeperStateStore(
+      SafeKeeperStateStoreProvider provider, long version, boolean readOnly, boolean forcedSnapshot) {
+    this.provider = provider;
+    this.version = version;
+    this.readOnly = readOnly;
+    this.forcedSnapshot = forcedSnapshot;
+  }
+
+  SafeKeeperStateStoreProvider provider() {
+    return provider;
+  }
+
+  /** The state is loaded; from here on the store can be used, until the task is over. */
+  void open(StateLog loaded) {
+    log = loaded;
+    defaultView = view(DEFAULT, log.defaultFamily());
+    TaskContext task = TaskContext.get();
+    if (task == null) {
+      return;
+    }
+    inTask = true;
+    task.addTaskCompletionListener((TaskCompletionListener) context -> finish());
+    // A task that has failed meanwhile has run the listener already: nobody would release the lease again.
+    task.killTaskIfInterrupted();
+    if (task.getTaskFailure().isDefined()) {
+      throw Sneaky.sneak(task.getTaskFailure().get());
+    }
+  }
+
+  /** Let a store that was opened for reading be written to. */
+  void upgrade(boolean forceSnapshot) {
+    readOnly = false;
+    forcedSnapshot = forceSnapshot;
+  }
+
+  boolean isReadOnly() {
+    return readOnly;
+  }
+
+  private void finish() {
+    try {
+      if (phase == Phase.UPDATING) {
+        if (readOnly) {
+          release();
+        } else {
+          abort();
+        }
+      }
+    } finally {
+      provider.giveBack(this);
+    }
+  }
+
+  @Override
+  public StateStoreId id() {
+    return provider.stateStoreId();
+  }
+
+  @Override
+  public long version() {
+    return version;
+  }
+
+  // ---- reading
+
+  @Override
+  public UnsafeRow get(UnsafeRow key, String family) {
+    View view = reading("get", family);
+    int address = find(view, key);
+    if (address == 0) {
+      return null;
+    }
+    byte[] page = log.pages().page(address);
+    int record = Pages.offset(address);
+    int at = Record.valueOffset(page, record);
+    int length = Record.valueLength(page, record);
+    if (view.spec.multiple()) {
+      ValueList.Rows rows = new ValueList.Rows(page, at, length, view.value);
+      return rows.hasNext() ? rows.next() : null;
+    }
+    view.value.pointTo(page, Record.at(at), length);
+    if (!checkedFormat) {
+      provider.checkFormat(key, view.value, view.spec);
+      checkedFormat = true;
+    }
+    return view.value;
+  }
+
+  @Override
+  public Iterator<UnsafeRow> multiGet(UnsafeRow[] keys, String family) {
+    reading("multiGet", family);
+    return new AbstractIterator<>() {
+      private int at;
+
+      @Override
+      public boolean hasNext() {
+        return at < keys.length;
+      }
+
+      @Override
+      public UnsafeRow next() {
+        return get(keys[at++], family);
+      }
+    };
+  }
+
+  @Override
+  public boolean keyExists(UnsafeRow key, String family) {
+    return find(reading("keyExists", family), key) != 0;
+  }
+
+  @Override
+  public Iterator<UnsafeRow> valuesIterator(UnsafeRow key, String family) {
+    View view = lists("valuesIterator", family);
+    int address = find(view, key);
+    UnsafeRow row = new UnsafeRow(view.spec.valueFields());
+    if (address == 0) {
+      return new ValueList.Rows(new byte[0], 0, 0, row);
+    }
+    byte[] page = log.pages().page(address);
+    int record = Pages.offset(address);
+    return new ValueList.Rows(page, Record.valueOffset(page, record), Record.valueLength(page, record), row);
+  }
+
+  @Override
+  public StateStoreIterator<UnsafeRowPair> iterator(String family) {
+    View view = reading("iterator", family);
+    return pairs(view, all(view), false);
+  }
+
+  @Override
+  public StateStoreIterator<UnsafeRowPair> iteratorWithMultiValues(String family) {
+    View view = lists("iteratorWithMultiValues", family);
+    return pairs(view, all(view), true);
+  }
+
+  @Override
+  public StateStoreIterator<UnsafeRowPair> prefixScan(UnsafeRow prefix, String family) {
+    View view = reading("prefixScan", family);
+    return pairs(view, startingWith(view, prefix), false);
+  }
+
+  @Override
+  public StateStoreIterator<UnsafeRowPair> prefixScanWithMultiValues(UnsafeRow prefix, String family) {
+    View view = lists("prefixScanWithMultiValues", family);
+    return pairs(view, startingWith(view, prefix), true);
+  }
+
+  @Override
+  public StateStoreIterator<UnsafeRowPair> rangeScan(Option<UnsafeRow> from, Option<UnsafeRow> to, String family) {
+    View view = reading("rangeScan", family);
+    return pairs(view, between(view, from, to), false);
+  }
+
+  @Override
+  public StateStoreIterator<UnsafeRowPair> rangeScanWithMultiValues(
+      Option<UnsafeRow> from, Option<UnsafeRow> to, String family) {
+    View view = lists("rangeScanWithMultiValues", family);
+    return pairs(view, between(view, from, to), true);
+  }
+
+  private int find(View view, UnsafeRow key) {
+    return view.family == null
+        ? 0
+        : log.find(view.family, key.getBaseObject(), key.getBaseOffset(), key.getSizeInBytes());
+  }
+
+  private StateStoreIterator<UnsafeRowPair> pairs(View view, Addresses addresses, boolean everyValue) {
+    return RowPairs.over(log.pages().table(), addresses, view.spec, everyValue);
+  }
+
+  private Addresses all(View view) {
+    return view.family == null ? () -> 0 : log.all(view.family);
+  }
+
+  private Addresses startingWith(View view, UnsafeRow prefix) {
+    require(view.spec.encoder().supportPrefixKeyScan(), "a prefix scan needs a key encoding with a prefix");
+    return view.family == null ? () -> 0 : view.family.ordered().startingWith(view.spec.encoder().encodePrefixKey(prefix));
+  }
+
+  private Addresses between(View view, Option<UnsafeRow> from, Option<UnsafeRow> to) {
+    require(view.spec.encoder().supportsRangeScan(), "a range scan needs a key encoding that is ordered");
+    return view.family == null ? () -> 0 : view.family.ordered().between(encoded(view, from), encoded(view, to));
+  }
+
+  private static byte[] encoded(View view, Option<UnsafeRow> key) {
+    return key.isEmpty() ? null : view.spec.encoder().encodeKey(key.get());
+  }
+
+  // ---- writing
+
+  @Override
+  public void put(UnsafeRow key, UnsafeRow value, String family) {
+    require(value != null, "Cannot put a null value");
+    View view = writing("put", family);
+    if (view.spec.multiple()) {
+      putList(key, new UnsafeRow[] {value}, family);
+    } else {
+      append(view, key, value.getBaseObject(), value.getBaseOffset(), value.getSizeInBytes(), 0);
+    }
+  }
+
+  @Override
+  public void putList(UnsafeRow key, UnsafeRow[] values, String family) {
+    View view = writing("putList", family);
+    requireLists(view, "putList");
+    byte[] list = new byte[ValueList.sizeOf(values)];
+    ValueList.write(values, list, 0);
+    append(view, key, list, Record.at(0), list.length, 0);
+  }
+
+  @Override
+  public void merge(UnsafeRow key, UnsafeRow value, String family) {
+    require(value != null, "Cannot merge a null value");
+    mergeList(key, new UnsafeRow[] {value}, family);
+  }
+
+  @Override
+  public void mergeList(UnsafeRow key, UnsafeRow[] values, String family) {
+    View view = writing("merge", family);
+    requireLists(view, "merge");
+    int address = find(view, key);
+    int before = address == 0 ? 0 : Record.valueLength(log.pages().page(address), Pages.offset(address));
+    int added = ValueList.sizeOf(values);
+    byte[] list = new byte[Math.addExact(before, added)];
+    if (address != 0) {
+      byte[] page = log.pages().page(address);
+      System.arraycopy(page, Record.valueOffset(page, Pages.offset(address)), list, 0, before);
+    }
+    ValueList.write(values, list, before);
+    append(view, key, list, Record.at(0), list.length, added);
+  }
+
+  @Override
+  public void remove(UnsafeRow key, String family) {
+    View view = writing("remove", family);
+    log.remove(view.family, key.getBaseObject(), key.getBaseOffset(), key.getSizeInBytes());
+  }
+
+  @Override
+  public void deleteRange(UnsafeRow from, UnsafeRow to, String family) {
+    View view = writing("deleteRange", family);
+    require(view.spec.encoder().supportsDeleteRange(), "deleteRange needs a RangeKeyScanStateEncoderSpec");
+    byte[][] table = log.pages().table();
+    Addresses doomed = between(view, Option.apply(from), Option.apply(to));
+    for (int address = doomed.next(); address != 0; address = doomed.next()) {
+      byte[] page = Pages.page(table, address);
+      int record = Pages.offset(address);
+      log.remove(view.family, page, Record.at(Record.keyOffset(page, record)), Record.keyLength(page, record));
+    }
+  }
+
+  private void append(View view, UnsafeRow key, Object value, long valueAt, int valueLength, int added) {
+    log.put(
+        view.family, key.getBaseObject(), key.getBaseOffset(), key.getSizeInBytes(), value, valueAt, valueLength, added);
+  }
+
+  // ---- column families
+
+  @Override
+  public void createColFamilyIfAbsent(
+      String name, StructType key, StructType value, KeyStateEncoderSpec encoding, boolean multiple, boolean internal) {
+    checkPhase("create_col_family");
+    provider.register(name, key, value, encoding, multiple, internal);
+    if (!readOnly && !name.equals(DEFAULT)) {
+      log.createFamily(name);
+      views.clear();
+    }
+  }
+
+  /** Tell how a family's keys are encoded, without creating it: what the state data source does. */
+  @Override
+  public void registerColFamily(
+      String name, StructType key, StructType value, KeyStateEncoderSpec encoding, boolean multiple, boolean internal) {
+    checkPhase("register_col_family");
+    provider.register(name, key, value, encoding, multiple, internal);
+  }
+
+  @Override
+  public boolean removeColFamilyIfExists(String name) {
+    checkPhase("remove_col_family");
+    provider.checkFamilyName("remove_col_family", name, false);
+    views.clear();
+    provider.unregister(name);
+    return log.removeFamily(name);
+  }
+
+  @Override
+  public scala.collection.immutable.Set<String> allColumnFamilyNames() {
+    Set<String> names = new HashSet<>(log.names().keySet());
+    names.add(DEFAULT);
+    return CollectionConverters.asScala(names).toSet();
+  }
+
+  private View reading(String operation, String family) {
+    if (!hasCommitted() || !provider.isLeasedBy(this)) { // what was committed can be read while the task goes on
+      checkPhase(operation);
+    }
+    return DEFAULT.equals(family) ? defaultView : other(operation, family);
+  }
+
+  private View writing(String operation, String family) {
+    checkPhase(operation);
+    require(!readOnly, "the store was opened for reading");
+    View view = reading(operation, family);
+    return view.family == null ? view(family, log.createFamily(family)) : view;
+  }
+
+  private View lists(String operation, String family) {
+    View view = reading(operation, family);
+    requireLists(view, operation);
+    return view;
+  }
+
+  private View other(String operation, String name) {
+    View view = views.get(name);
+    if (view == null || view.family == null) {
+      provider.checkUse(operation, name);
+      view = view(name, log.family(name));
+      views.put(name, view);
+    }
+    return view;
+  }
+
+  private View view(String name, Family family) {
+    FamilySpec spec = provider.spec(name);
+    if (family != null) {
+      family.keepOrder(spec);
+    }
+    View view = new View(spec, family, new UnsafeRow(spec.valueFields()));
+    if (!name.equals(DEFAULT)) {
+      views.put(name, view);
+    }
+    return view;
+  }
+
+  // ---- the end
+
+  @Override
+  public long commit() {
+    try {
+      checkPhase("commit");
+      require(!readOnly, "the store was opened for reading");
+      committed = provider.commit(this);
+      end(Phase.COMMITTED);
+      return version + 1;
+    } catch (Exception error) {
+      throw Sneaky.sneak(QueryExecutionErrors.failedToCommitStateFileError(toString(), error));
+    }
+  }
+
+  /** Undo what was written. After a commit, and a second time, nothing happens. */
+  @Override
+  public void abort() {
+    if (phase == Phase.UPDATING) {
+      provider.undo();
+      end(Phase.ABORTED);
+    }
+  }
+
+  /** Give a store that was read from back. A second time, nothing happens. */
+  @Override
+  public void release() {
+    if (phase == Phase.UPDATING) {
+      require(readOnly, "a store that was opened for writing is committed or aborted, not released");
+      end(Phase.RELEASED);
+    }
+  }
+
+  private void end(Phase ended) {
+    phase = ended;
+    if (!inTask) {
+      provider.giveBack(this);
+    }
+  }
+
+  @Override
+  public boolean isDone() {
+    return phase != Phase.UPDATING;
+  }
+
+  @Override
+  public boolean hasCommitted() {
+    return phase == Phase.COMMITTED;
+  }
+
+  @Override
+  public StateStoreMetrics metrics() {
+    return provider.metrics(committed, forcedSnapshot);
+  }
+
+  @Override
+  public StateStoreCheckpointInfo getStateStoreCheckpointInfo() {
+    if (committed == null) {
+      throw StateStoreErrors.stateStoreOperationOutOfOrder("Cannot get checkpointInfo without committing the store");
+    }
+    return provider.checkpointInfo(committed.key());
+  }
+
+  @Override
+  public String toString() {
+    return "SafeKeeperStateStore[stateStoreId=" + id() + ", version=" + version + "]";
+  }
+
+  private void checkPhase(String operation) {
+    if (phase != Phase.UPDATING) {
+      throw StateStoreErrors.stateStoreOperationOutOfOrder("Cannot " + operation + " after " + phase);
+    }
+  }
+
+  private static void requireLists(View view, String operation) {
+    require(view.spec.multiple(), operation + " needs a column family with several values for a key");
+  }
+
+  private static void require(boolean condition, String otherwise) {
+    if (!condition) {
+      throw new IllegalStateException(otherwise);
+    }
+  }
+}

@@ -1,0 +1,452 @@
+package io.safekeeper.spark;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.locks.ReentrantReadWriteLock;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.errors.QueryExecutionErrors;
+import org.apache.spark.sql.execution.streaming.state.KeyStateEncoderSpec;
+import org.apache.spark.sql.execution.streaming.state.ReadStateStore;
+import org.apache.spark.sql.execution.streaming.state.StateSchemaProvider;
+import org.apache.spark.sql.execution.streaming.state.StateStore;
+import org.apache.spark.sql.execution.streaming.state.StateStoreCheckpointInfo;
+import org.apache.spark.sql.execution.streaming.state.StateStoreConf;
+import org.apache.spark.sql.execution.streaming.state.StateStoreCustomMetric;
+import org.apache.spark.sql.execution.streaming.state.StateStoreErrors;
+import org.apache.spark.sql.execution.streaming.state.StateStoreId;
+import org.apache.spark.sql.execution.streaming.state.StateStoreMetrics;
+import org.apache.spark.sql.execution.streaming.state.StateStoreProvider;
+import org.apache.spark.sql.execution.streaming.state.SupportsFineGrainedReplay;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.util.NextIterator;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import scala.Enumeration;
+import scala.Option;
+import scala.Tuple4;
+import scala.collection.immutable.Seq;
+
+/**
+ * Keeps the state of a stateful query's partition in any safekeeper backend.
+ *
+ * <p>The state lives in this executor as a {@link StateLog}; a commit is what was appended to it, stored under an id of its
+ * own by the {@link Agent} beside the executor. {@link Settings} are under {@code
+ * spark.sql.streaming.stateStore.safekeeper.}
+ */
+public final class SafeKeeperStateStoreProvider implements StateStoreProvider, SupportsFineGrainedReplay {
+  private static final Logger LOG = LoggerFactory.getLogger(SafeKeeperStateStoreProvider.class);
+  private static final String DEFAULT = "default"; // StateStore.DEFAULT_COL_FAMILY_NAME
+
+  private final Lease lease = new Lease();
+  private final Map<String, FamilySpec> specs = new ConcurrentHashMap<>();
+  private ReentrantReadWriteLock maintenanceLock;
+  private volatile boolean unloaded;
+  private volatile boolean closed;
+  private StateStoreId id;
+  private StateStoreConf conf;
+  private Configuration hadoopConf;
+  private Settings settings;
+  private Agent agent;
+  private boolean useColumnFamilies;
+  private QueryIdentity identity;
+  private Commits commits;
+  private LoadedState state;
+  private boolean locationChecked;
+
+  /** For Spark, which also makes providers only to ask for their metrics: nothing happens before {@link #init}. */
+  public SafeKeeperStateStoreProvider() {
+    StateStoreProvider.$init$(this);
+  }
+
+  /** Learn which store this is, start the agent if there is none yet, and refuse a backend that will not do. */
+  @Override
+  public void init(
+      StateStoreId stateStoreId,
+      StructType keySchema,
+      StructType valueSchema,
+      KeyStateEncoderSpec encoding,
+      boolean columnFamilies,
+      StateStoreConf storeConf,
+      Configuration configuration,
+      boolean multipleValuesPerKey,
+      Option<StateSchemaProvider> schemas) {
+    id = stateStoreId;
+    conf = storeConf;
+    hadoopConf = configuration;
+    useColumnFamilies = columnFamilies;
+    settings = Settings.of(storeConf).check();
+    specs.put(DEFAULT, FamilySpec.of(DEFAULT, keySchema, valueSchema, encoding, multipleValuesPerKey, false));
+    try {
+      identity = QueryIdentity.of(stateStoreId, configuration);
+      agent = Agent.of(settings);
+      Cluster.requireScope(agent.scope(), settings.url().replaceFirst(":.*", ":"));
+    } catch (IOException error) {
+      throw Sneaky.sneak(StateStoreErrors.cannotLoadStore(error));
+    }
+    commits = new Commits(agent, identity.group());
+    state = new LoadedState(commits, settings, this::newLog);
+  }
+
+  private StateLog newLog() {
+    StateLog log = new StateLog(conf.maxVersionsToRetainInMemory(), settings.leastCommitBytes());
+    log.defaultFamily().keepOrder(spec(DEFAULT));
+    return log;
+  }
+
+  @Override
+  public StateStoreId stateStoreId() {
+    return id;
+  }
+
+  // ---- opening
+
+  @Override
+  public StateStore getStore(long version, Option<String> commitId, boolean forceSnapshot, boolean loadEmpty) {
+    SafeKeeperStateStore store = new SafeKeeperStateStore(this, version, false, forceSnapshot);
+    return open(store, () -> {
+      if (loadEmpty) {
+        state.moveToEmpty(version);
+      } else {
+        state.moveTo(version, commitId.getOrElse(() -> null));
+      }
+    });
+  }
+
+  @Override
+  public ReadStateStore getReadStore(long version, Option<String> commitId) {
+    SafeKeeperStateStore store = new SafeKeeperStateStore(this, version, true, false);
+    return open(store, () -> state.moveTo(version, commitId.getOrElse(() -> null)));
+  }
+
+  /** Let a task write to the store that it reads from: the state is loaded, and the lease is its own already. */
+  @Override
+  public StateStore upgradeReadStoreToWriteStore(
+      ReadStateStore readStore, long version, Option<String> commitId, boolean forceSnapshot) {
+    if (!(readStore instanceof SafeKeeperStateStore store) || !store.isReadOnly() || store.version() != version) {
+      throw new IllegalArgumentException("only a store of the same version that was opened for reading can be upgraded");
+    }
+    // The provider that opened it may have been unloaded meanwhile and this one be new: it has neither lease nor state.
+    SafeKeeperStateStoreProvider opener = store.provider();
+    try {
+      opener.checkLocation();
+    } catch (IOException | RuntimeException error) {
+      throw Sneaky.sneak(StateStoreErrors.cannotLoadStore(error));
+    }
+    store.upgrade(forceSnapshot);
+    return store;
+  }
+
+  private interface Load {
+    void run() throws IOException;
+  }
+
+  private SafeKeeperStateStore open(SafeKeeperStateStore store, Load load) {
+    if (store.version() < 0) {
+      throw Sneaky.sneak(QueryExecutionErrors.unexpectedStateStoreVersion(store.version()));
+    }
+    acquireLease(store);
+    boolean opened = false;
+    try {
+      if (!store.isReadOnly()) {
+        checkLocation();
+      }
+      load.run();
+      store.open(state.log());
+      opened = true;
+      return store;
+    } catch (MissingCommit error) {
+      Path place = new Path(identity.group());
+      throw Sneaky.sneak(
+          QueryExecutionErrors.failedToReadDeltaFileNotExistsError(place, getClass().getName(), error));
+    } catch (OutOfMemoryError error) {
+      state.unload();
+      throw Sneaky.sneak(
+          QueryExecutionErrors.notEnoughMemoryToLoadStore(id.toString(), "SAFEKEEPER_STORE_PROVIDER", error));
+    } catch (IOException | RuntimeException error) {
+      throw Sneaky.sneak(StateStoreErrors.cannotLoadStore(error));
+    } finally {
+      if (!opened) {
+        giveBack(store);
+      }
+    }
+  }
+
+  private void acquireLease(SafeKeeperStateStore store) {
+    try {
+      lease.acquire(store, settings.leaseMillis());
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
+      throw Sneaky.sneak(StateStoreErrors.cannotLoadStore(error));
+    } catch (Lease.Held error) {
+      StringBuilder stack = new StringBuilder();
+      for (StackTraceElement line : error.thread().getStackTrace()) {
+        stack.append(line).append('\n');
+      }
+      throw Sneaky.sneak(QueryExecutionErrors.unreleasedThreadError(
+          id.toString(), "LOAD", Thread.currentThread().toString(), error.thread().toString(),
+          settings.leaseMillis(), stack.toString()));
+    }
+  }
+
+  /** The store is done with the state. */
+  void giveBack(SafeKeeperStateStore store) {
+    if (lease.isHeldBy(store)) {
+      if (closed) {
+        state.unload();
+      }
+      lease.release(store);
+    }
+  }
+
+  boolean isLeasedBy(SafeKeeperStateStore store) {
+    return lease.isHeldBy(store);
+  }
+
+  /** Before anything is written: two queries must not write one state, as they would with a copied checkpoint. */
+  private void checkLocation() throws IOException {
+    if (locationChecked) {
+      return;
+    }
+    String here = identity.location();
+    String there = commits.location().orElse(null);
+    if (there != null && !there.equals(here) && !settings.adoptsMovedCheckpoint()) {
+      throw new IllegalStateException(
+          "the state of this query belongs to the checkpoint in " + there + ", not to the one in " + here
+              + ": if it was moved there, set " + Settings.PREFIX + "movedCheckpoint=adopt; if it was copied, start the"
+              + " copy with a new checkpoint");
+    }
+    if (!here.equals(there)) {
+      commits.setLocation(here);
+    }
+    // The state data source takes the folders below the checkpoint for the list of the partitions.
+    Path folder = id.storeCheckpointLocation();
+    folder.getFileSystem(hadoopConf).mkdirs(folder);
+    locationChecked = true;
+  }
+
+  /** The process that keeps this provider's commits. */
+  Agent agent() {
+    return agent;
+  }
+
+  // ---- for the store
+
+  LoadedState.Committed commit(SafeKeeperStateStore store) throws IOException {
+    LoadedState.Committed committed = state.commit();
+    LOG.info("Committed version {} of {}", committed.key().version(), id);
+    if (conf.commitValidationEnabled()) {
+      StateStore.reportCommitToCoordinator(committed.key().version(), id, hadoopConf);
+    }
+    return committed;
+  }
+
+  /** Go back to the last commit; what cannot be undone is loaded again when it is next asked for. */
+  void undo() {
+    try {
+      state.log().undoUncommitted();
+    } catch (RuntimeException | Error error) {
+      state.unload();
+      throw error;
+    }
+  }
+
+  StateStoreCheckpointInfo checkpointInfo(CommitKey key) {
+    boolean withIds = conf.enableStateStoreCheckpointIds();
+    String parent = key.parent().equals(CommitKey.NO_PARENT) ? null : key.parent();
+    return new StateStoreCheckpointInfo(
+        id.partitionId(),
+        key.version(),
+        Option.apply(withIds ? key.id() : null),
+        Option.apply(withIds ? parent : null));
+  }
+
+  StateStoreMetrics metrics(LoadedState.Committed committed, boolean forcedSnapshot) {
+    StateLog log = state.log();
+    if (log == null) {
+      return new StateStoreMetrics(0, 0, scala.collection.immutable.Map$.MODULE$.empty(),
+          scala.collection.immutable.Map$.MODULE$.empty());
+    }
+    long keys = log.defaultFamily().index.size();
+    for (String name : log.names().keySet()) {
+      FamilySpec spec = specs.get(name);
+      keys += spec != null && spec.internal() ? 0 : log.family(name).index.size();
+    }
+    return Metrics.of(state, keys, committed, forcedSnapshot);
+  }
+
+  void checkFormat(UnsafeRow key, UnsafeRow value, FamilySpec spec) {
+    if (!useColumnFamilies) {
+      StateStoreProvider.validateStateRowFormat(key, spec.keySchema(), value, spec.valueSchema(), id, conf);
+    }
+  }
+
+  FamilySpec spec(String name) {
+    return specs.get(name);
+  }
+
+  void register(
+      String name, StructType key, StructType value, KeyStateEncoderSpec encoding, boolean multiple, boolean internal) {
+    checkFamilyName("create_col_family", name, internal);
+    specs.putIfAbsent(name, FamilySpec.of(name, key, value, encoding, multiple, internal));
+  }
+
+  void unregister(String name) {
+    specs.remove(name);
+  }
+
+  /** Refuse names that Spark's own provider refuses. */
+  void checkFamilyName(String operation, String name, boolean internal) {
+    if (!useColumnFamilies) {
+      throw StateStoreErrors.unsupportedOperationException(operation, "the store has one column family");
+    }
+    if (name.isEmpty() || !name.trim().equals(name) || name.equals(DEFAULT) && !internal) {
+      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name);
+    }
+    if (!internal && name.charAt(0) == '$') {
+      throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name);
+    }
+  }
+
+  /** Refuse to use a family that was not created, or at least registered. */
+  void checkUse(String operation, String name) {
+    if (!useColumnFamilies) {
+      throw StateStoreErrors.unsupportedOperationException(operation, "the store has one column family");
+    }
+    if (name.isEmpty() || !name.trim().equals(name)) {
+      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name);
+    }
+    if (!specs.containsKey(name)) {
+      throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name);
+    }
+  }
+
+  // ---- replay
+
+  /** Every version can be loaded by itself, so the snapshot's only has to be one that the other descends from. */
+  @Override
+  public StateStore replayStateFromSnapshot(
+      long snapshotVersion, long endVersion, boolean readOnly, Option<String> snapshotId, Option<String> endId) {
+    if (snapshotVersion < 1) {
+      throw Sneaky.sneak(QueryExecutionErrors.unexpectedStateStoreVersion(snapshotVersion));
+    }
+    if (endVersion < snapshotVersion) {
+      throw Sneaky.sneak(QueryExecutionErrors.unexpectedStateStoreVersion(endVersion));
+    }
+    SafeKeeperStateStore store = new SafeKeeperStateStore(this, endVersion, readOnly, false);
+    return open(store, () -> {
+      List<CommitKey> chain = chain(snapshotVersion, endVersion, endId.getOrElse(() -> null));
+      CommitKey first = chain.get(0);
+      if (snapshotId.isDefined() && !snapshotId.get().equals(first.id())) {
+        throw new MissingCommit(snapshotVersion, snapshotId.get());
+      }
+      state.moveTo(endVersion, chain.get(chain.size() - 1).id());
+    });
+  }
+
+  @Override
+  public NextIterator<Tuple4<Enumeration.Value, UnsafeRow, UnsafeRow, Object>> getStateStoreChangeDataReader(
+      long startVersion, long endVersion, Option<String> family, Option<String> endId) {
+    try {
+      List<CommitKey> chain = chain(startVersion, endVersion, endId.getOrElse(() -> null));
+      String name = family.getOrElse(() -> DEFAULT);
+      return new ChangeFeed(commits, chain, familyNumber(name, endVersion, endId), spec(name));
+    } catch (IOException | MissingCommit error) {
+      Path place = new Path(identity.group(), String.valueOf(endVersion));
+      throw Sneaky.sneak(QueryExecutionErrors.failedToReadStreamingStateFileError(place, error));
+    }
+  }
+
+  /** The commits that led from one version to another, both included. */
+  private List<CommitKey> chain(long first, long last, String lastId) throws IOException {
+    History history = commits.history();
+    CommitKey commit = history.find(last, lastId).orElseThrow(() -> new MissingCommit(last, lastId));
+    List<CommitKey> chain = new ArrayList<>(List.of(commit));
+    while (commit.version() > first) {
+      commit = history.parentOf(commit);
+      chain.add(commit);
+    }
+    Collections.reverse(chain);
+    return chain;
+  }
+
+  /** Families are numbered in the state itself, so for all but the default one it has to be loaded. */
+  private int familyNumber(String name, long version, Option<String> commitId) {
+    if (name.equals(DEFAULT)) {
+      return Family.DEFAULT;
+    }
+    ReadStateStore store = getReadStore(version, commitId);
+    try {
+      Integer number = state.log().names().get(name);
+      return number == null ? Family.CATALOG : number;
+    } finally {
+      store.release();
+    }
+  }
+
+  // ---- maintenance
+
+  /** Delete the commits that no retained version needs. */
+  @Override
+  public void doCleanupMaintenance() {
+    try {
+      int deleted = commits.deleteGarbage(conf.minVersionsToRetain(), conf.minVersionsToDelete());
+      LOG.debug("Deleted {} old commits of {}", deleted, id);
+    } catch (IOException | RuntimeException error) {
+      LOG.warn("Old commits of {} could not be deleted; the next maintenance tries again", id, error);
+    }
+  }
+
+  /** There are no snapshots: the cleaner keeps the chain of commits short as part of each commit. */
+  @Override
+  public void doSnapshotMaintenance() {}
+
+  @Override
+  public void doMaintenance() {
+    doCleanupMaintenance();
+  }
+
+  @Override
+  public void close() {
+    closed = true;
+    if (lease.isFree()) {
+      state.unload();
+    }
+  }
+
+  @Override
+  public Seq<StateStoreCustomMetric> supportedCustomMetrics() {
+    return Metrics.all();
+  }
+
+  @Override
+  public boolean unloaded() {
+    return unloaded;
+  }
+
+  @Override
+  public void unloaded_$eq(boolean value) {
+    unloaded = value;
+  }
+
+  @Override
+  public ReentrantReadWriteLock maintenanceLock() {
+    return maintenanceLock;
+  }
+
+  @Override
+  public void org$apache$spark$sql$execution$streaming$state$StateStoreProvider$_setter_$maintenanceLock_$eq(
+      ReentrantReadWriteLock lock) {
+    maintenanceLock = lock;
+  }
+
+  @Override
+  public String toString() {
+    return "SafeKeeperStateStoreProvider[" + id + "]";
+  }
+}

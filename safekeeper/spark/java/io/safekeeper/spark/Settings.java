@@ -1,0 +1,158 @@
+package io.safekeeper.spark;
+
+import java.util.Locale;
+import java.util.Map;
+import java.util.Optional;
+import org.apache.spark.SparkConf;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.sql.execution.streaming.state.StateStoreConf;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * What a user can set, all under {@code spark.sql.streaming.stateStore.safekeeper.}: Spark hands nothing else to a
+ * provider. They are read when a query starts.
+ */
+final class Settings {
+  static final String PREFIX = "spark.sql.streaming.stateStore.safekeeper.";
+
+  /** The largest value that every backend takes; {@code safekeeper.backend.MAX_VALUE_BYTES}. */
+  private static final int MAX_VALUE_BYTES = 64 << 20;
+
+  private final Map<String, String> given;
+
+  private Settings(Map<String, String> given) {
+    this.given = given;
+  }
+
+  static Settings of(StateStoreConf conf) {
+    return new Settings(CollectionConverters.asJava(conf.sqlConfs()));
+  }
+
+  /** {@code url}: the backend, such as {@code log:///var/lib/app}. There is no default. */
+  String url() {
+    return get("url").orElseThrow(() -> new IllegalArgumentException(
+        "which backend keeps the state? set " + PREFIX + "url, such as log:///var/lib/app"));
+  }
+
+  /**
+   * {@code python}: the interpreter that runs the agent. By default the one that PySpark uses: {@code spark.pyspark.python},
+   * else {@code PYSPARK_PYTHON} in the executor's environment, else {@code python3}.
+   */
+  String python() {
+    return get("python")
+        .or(() -> Optional.ofNullable(sparkConf().get("spark.pyspark.python", null)))
+        .or(() -> Optional.ofNullable(System.getenv("PYSPARK_PYTHON")).filter(path -> !path.isEmpty()))
+        .orElse("python3");
+  }
+
+  /** {@code queueBytes}: how many bytes of commits the agent holds at most; 128 MiB. */
+  long queueBytes() {
+    return number("queueBytes", 128 << 20, 1);
+  }
+
+  /** {@code agentStartMs}: how long an agent may take until it is ready; a minute. */
+  long agentStartMillis() {
+    return number("agentStartMs", 60_000, 1);
+  }
+
+  /** {@code retryMs}: for how long a request is sent again while the agent or the store is unavailable; a minute. */
+  long retryMillis() {
+    return number("retryMs", 60_000, 1);
+  }
+
+  /** {@code leaseMs}: how long to wait until another task of the executor is done with a partition's state; a minute. */
+  long leaseMillis() {
+    return number("leaseMs", 60_000, 0);
+  }
+
+  /** {@code codec}: how commits are compressed, {@code zstd} (the default), {@code lz4}, which is faster and larger, or none. */
+  Codec codec() {
+    String name = get("codec").orElse("zstd");
+    try {
+      return Codec.valueOf(name.toUpperCase(Locale.ROOT));
+    } catch (IllegalArgumentException error) {
+      throw bad("codec", name, "zstd, lz4 or none");
+    }
+  }
+
+  /** {@code valueBytes}: a commit that is larger is written in parts; 64 MiB, which is also the most. */
+  int valueBytes() {
+    return (int) Math.min(MAX_VALUE_BYTES, number("valueBytes", MAX_VALUE_BYTES, 1024));
+  }
+
+  /**
+   * {@code cleanAt}: how many times the size of the state a restart may have to read before commits begin to move old
+   * records to the front; 2. A larger number writes less and restarts more slowly.
+   */
+  double cleanAt() {
+    String text = get("cleanAt").orElse("2");
+    try {
+      double most = Double.parseDouble(text);
+      if (most > 1) {
+        return most;
+      }
+    } catch (NumberFormatException error) {
+      throw bad("cleanAt", text, "a number above 1");
+    }
+    throw bad("cleanAt", text, "a number above 1");
+  }
+
+  /** {@code leastCommitBytes}: a commit counts as at least so large when that is decided, so that small ones do not pile
+   * up; 16 KiB. */
+  int leastCommitBytes() {
+    return (int) number("leastCommitBytes", 16 << 10, 1);
+  }
+
+  /**
+   * {@code movedCheckpoint}: what happens when the checkpoint folder is not where it was when the state was first written:
+   * {@code refuse} (the default), since a copied folder would make two queries write one state, or {@code adopt}.
+   */
+  boolean adoptsMovedCheckpoint() {
+    String mode = get("movedCheckpoint").orElse("refuse");
+    if (!mode.equals("refuse") && !mode.equals("adopt")) {
+      throw bad("movedCheckpoint", mode, "refuse or adopt");
+    }
+    return mode.equals("adopt");
+  }
+
+  /** Read everything once, so that a wrong value shows before the first batch. */
+  Settings check() {
+    url();
+    queueBytes();
+    agentStartMillis();
+    retryMillis();
+    leaseMillis();
+    codec();
+    valueBytes();
+    cleanAt();
+    leastCommitBytes();
+    adoptsMovedCheckpoint();
+    return this;
+  }
+
+  private long number(String name, long otherwise, long least) {
+    Optional<String> text = get(name);
+    try {
+      long value = text.map(Long::parseLong).orElse(otherwise);
+      if (value >= least) {
+        return value;
+      }
+    } catch (NumberFormatException error) {
+      throw bad(name, text.get(), "a number");
+    }
+    throw bad(name, text.get(), "a number from " + least + " on");
+  }
+
+  private Optional<String> get(String name) {
+    return Optional.ofNullable(given.get(PREFIX + name));
+  }
+
+  private static IllegalArgumentException bad(String name, String value, String takes) {
+    return new IllegalArgumentException(PREFIX + name + "=" + value + ": it takes " + takes);
+  }
+
+  private static SparkConf sparkConf() {
+    SparkEnv env = SparkEnv.get();
+    return env == null ? new SparkConf(false) : env.conf();
+  }
+}

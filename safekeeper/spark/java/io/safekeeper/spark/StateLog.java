@@ -1,0 +1,365 @@
+package io.safekeeper.spark;
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayDeque;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.TreeMap;
+import org.apache.spark.unsafe.Platform;
+
+/**
+ * The state of one partition: a map from keys to values that is a log of its changes.
+ *
+ * <p>A put appends the key and the value, a remove appends the key as a tombstone; an index per column family knows the
+ * newest record of each key. What was appended since the last commit is the next commit, byte for byte.
+ *
+ * <p>Each change also notes which record was its key's newest before. Reading these notes backwards leads to any of the
+ * last few versions: that is how an abort, a retry and a sibling of a commit are reached.
+ *
+ * <p>For one thread at a time; whoever holds the provider's {@link Lease}.
+ */
+final class StateLog {
+  private final Pages pages = new Pages();
+  private final Map<Integer, Family> families = new TreeMap<>();
+  private final Family defaultFamily = family(Family.DEFAULT);
+  private final Extent extent;
+  private final int savepointsKept;
+  private final ArrayDeque<Savepoint> savepoints = new ArrayDeque<>(); // oldest first
+  private Map<String, Integer> names; // from the catalog, null when it must be read again
+  private long[] undo = new long[64]; // the record's address above, the one that was newest before it below
+  private int undoSize;
+  private long undoDropped; // entries that were dropped at the list's start
+  private long appended;
+  private long liveBytes;
+  private long commitPosition = pages.position(); // the end of the last commit
+  private long commitAppended;
+  private boolean changing; // a change has begun and has not come to its end
+
+  /** An empty log that can later go back over so many versions; see {@link Extent} for the weight. */
+  StateLog(int savepointsKept, int leastWeight) {
+    this.savepointsKept = Math.max(2, savepointsKept);
+    this.extent = new Extent(leastWeight, pages.position());
+  }
+
+  Pages pages() {
+    return pages;
+  }
+
+  Family defaultFamily() {
+    return defaultFamily;
+  }
+
+  /** How many keys there are, in all families and the catalog. */
+  long size() {
+    return families.values().stream().mapToLong(family -> family.index.size()).sum();
+  }
+
+  /** The memory that records and indexes occupy; the ordered ones are not counted. */
+  long memoryBytes() {
+    return pages.bytes() + 8L * undo.length + families.values().stream().mapToLong(f -> f.index.bytes()).sum();
+  }
+
+  long liveBytes() {
+    return liveBytes;
+  }
+
+  /** What a load would have to read, if the log was committed now. */
+  long extentBytes() {
+    return extent.weight(uncommittedBytes());
+  }
+
+  /** How many bytes were appended since the last commit. */
+  long uncommittedBytes() {
+    return appended - commitAppended;
+  }
+
+  /** Append a value for a key. The last {@code added} bytes of the value are new, if it is a list that was added to. */
+  void put(Family family, Object key, long keyAt, int keyLength, Object value, long valueAt, int valueLength, int added) {
+    begin(family);
+    int address = append(family, key, keyAt, keyLength, value, valueAt, valueLength, 0, added);
+    if (family.ordered() != null) {
+      family.ordered().put(pages.page(address), Pages.offset(address), address);
+    }
+    int hash = HashIndex.hash(key, keyAt, keyLength);
+    note(address, family.index.put(hash, key, keyAt, keyLength, address));
+  }
+
+  /** Append a tombstone for a key, if the key is there; return whether it was. */
+  boolean remove(Family family, Object key, long keyAt, int keyLength) {
+    int hash = HashIndex.hash(key, keyAt, keyLength);
+    if (family.index.find(hash, key, keyAt, keyLength) == 0) {
+      return false;
+    }
+    begin(family);
+    int address = append(family, key, keyAt, keyLength, null, 0, 0, Record.TOMBSTONE, 0);
+    note(address, family.link(address, 0));
+    return true;
+  }
+
+  /** The address of a key's newest record, 0 if there is none. */
+  int find(Family family, Object key, long keyAt, int keyLength) {
+    return family.index.find(HashIndex.hash(key, keyAt, keyLength), key, keyAt, keyLength);
+  }
+
+  /** All keys of a family as they are now: in order if the family is scanned. */
+  Addresses all(Family family) {
+    return family.ordered() == null ? family.index.snapshot() : family.ordered().all();
+  }
+
+  // ---- column families
+
+  /** The family of that name, null if it was never created or was removed. */
+  Family family(String name) {
+    Integer id = names().get(name);
+    return id == null ? null : family(id.intValue());
+  }
+
+  /** Create a family unless it exists; the name is part of the next commit. */
+  Family createFamily(String name) {
+    Family existing = family(name);
+    if (existing != null) {
+      return existing;
+    }
+    int id = families.keySet().stream().filter(taken -> taken != Family.CATALOG).mapToInt(taken -> taken).max().orElse(0) + 1;
+    if (id == Family.CATALOG) {
+      throw new IllegalStateException("there are no more than 65534 column families");
+    }
+    byte[] key = catalogKey(name);
+    byte[] value = new byte[8];
+    Platform.putLong(value, Record.at(0), id);
+    put(family(Family.CATALOG), key, Record.at(0), key.length, value, Record.at(0), value.length, 0);
+    names = null;
+    return family(id);
+  }
+
+  /** Remove a family with all its keys; return whether it existed. */
+  boolean removeFamily(String name) {
+    Family family = family(name);
+    if (family == null) {
+      return false;
+    }
+    byte[][] table = pages.table();
+    try (Addresses all = all(family)) {
+      for (int address = all.next(); address != 0; address = all.next()) {
+        byte[] page = Pages.page(table, address);
+        int record = Pages.offset(address);
+        remove(family, page, Record.at(Record.keyOffset(page, record)), Record.keyLength(page, record));
+      }
+    }
+    byte[] key = catalogKey(name);
+    remove(family(Family.CATALOG), key, Record.at(0), key.length);
+    names = null;
+    return true;
+  }
+
+  /** The names of all families but the default one, with their ids. */
+  Map<String, Integer> names() {
+    if (names == null) {
+      names = new HashMap<>();
+      Family catalog = family(Family.CATALOG);
+      try (Addresses all = catalog.index.snapshot()) {
+        for (int address = all.next(); address != 0; address = all.next()) {
+          byte[] page = pages.page(address);
+          int record = Pages.offset(address);
+          int key = Record.keyOffset(page, record);
+          int length = (int) Platform.getLong(page, Record.at(key));
+          String name = new String(page, key + 8, length, StandardCharsets.UTF_8);
+          names.put(name, (int) Platform.getLong(page, Record.at(Record.valueOffset(page, record))));
+        }
+      }
+    }
+    return names;
+  }
+
+  private static byte[] catalogKey(String name) {
+    byte[] text = name.getBytes(StandardCharsets.UTF_8);
+    byte[] key = new byte[8 + (text.length + 7) / 8 * 8];
+    Platform.putLong(key, Record.at(0), text.length);
+    System.arraycopy(text, 0, key, 8, text.length);
+    return key;
+  }
+
+  private Family family(int id) {
+    return families.computeIfAbsent(id, number -> new Family(number, pages));
+  }
+
+  // ---- versions
+
+  /** The commit that the log was last at. */
+  Savepoint current() {
+    return savepoints.getLast();
+  }
+
+  /** The oldest version whose records a load of {@code newest} reads, if that is committed now. */
+  long oldestVersion(long newest) {
+    return extent.oldestVersion(newest);
+  }
+
+  /** How many bytes of that oldest version are needed no more. */
+  long headOffset() {
+    return extent.headOffset();
+  }
+
+  /** A walk over what was appended since the last commit. */
+  Pages.Walk uncommitted() {
+    return pages.walk(current().position(), pages.position());
+  }
+
+  /** What was appended since the last commit is the commit of that version. */
+  void endCommit(long version) {
+    extent.add(version, commitPosition, commitAppended, appended - commitAppended);
+    commitPosition = pages.position();
+    commitAppended = appended;
+  }
+
+  /** Let the log be able to come back to where it is now, at the end of a commit. */
+  void addSavepoint(String id, long version) {
+    savepoints.addLast(new Savepoint(
+        id, version, pages.position(), undoDropped + undoSize, appended, liveBytes, extent.head(), extent.headAppended()));
+    if (savepoints.size() > savepointsKept) {
+      savepoints.removeFirst();
+      forgetBefore(savepoints.getFirst());
+    }
+  }
+
+  /** Whether the log can go back to that commit. */
+  boolean canUndoTo(long version, String id) {
+    return savepoints.stream().anyMatch(past -> past.id().equals(id) && past.version() == version);
+  }
+
+  /** Go back to how the log was after the commit of that id. */
+  void undoTo(String id) {
+    while (!current().id().equals(id)) {
+      savepoints.removeLast();
+    }
+    undoUncommitted();
+  }
+
+  /** Go back to the last commit. */
+  void undoUncommitted() {
+    Savepoint target = current();
+    while (undoDropped + undoSize > target.undo()) {
+      long entry = undo[--undoSize];
+      int address = (int) (entry >>> 32);
+      family(Record.family(pages.page(address), Pages.offset(address))).link(address, (int) entry);
+    }
+    pages.truncate(target.position());
+    extent.undo(target);
+    appended = target.appended();
+    liveBytes = target.liveBytes();
+    commitPosition = target.position();
+    commitAppended = appended;
+    names = null;
+    changing = false;
+  }
+
+  /** Apply records that were once committed, from {@code bytes[from]} to {@code bytes[to]}. */
+  void replay(byte[] bytes, int from, int to) {
+    for (int offset = from; offset < to; ) {
+      int size = Record.checkedSize(bytes, offset, to);
+      Family family = family(Record.family(bytes, offset));
+      begin(family);
+      int address = appendCopy(bytes, offset, size);
+      note(address, family.link(address, Record.isTombstone(bytes, offset) ? 0 : address));
+      offset += size;
+    }
+    names = null;
+  }
+
+  /**
+   * Append the oldest records that are still some key's newest again, so that a load need not read what is before them.
+   *
+   * <p>Starts when a load would read {@code most} times the size of the newest records, and appends at most
+   * 1/({@code most} - 1) of what was appended since the last commit: then a load never reads more than
+   * 2 {@code most} - 1 times their size. A tombstone that is the oldest record covers nothing any more and is passed.
+   *
+   * @return how many bytes were appended
+   */
+  long clean(double most) {
+    if (changing) {
+      throw new IllegalStateException("a change failed half-way: the store can only be aborted");
+    }
+    long budget = (long) (extent.weigh(uncommittedBytes()) / (most - 1));
+    long moved = 0;
+    Savepoint last = current();
+    Pages.Walk walk = pages.walk(extent.head(), last.position());
+    while (moved < budget && extent.weight(uncommittedBytes()) > most * liveBytes) {
+      if (!walk.next()) {
+        extent.advanceToEnd(last.position(), last.appended());
+        break;
+      }
+      int address = walk.address();
+      int size = Record.size(walk.page(), walk.offset());
+      Family family = family(Record.family(walk.page(), walk.offset()));
+      if (!Record.isTombstone(walk.page(), walk.offset()) && family.isNewest(address)) {
+        begin(family);
+        int copy = appendCopy(walk.page(), walk.offset(), size);
+        Record.markCleaned(pages.page(copy), Pages.offset(copy));
+        family.relink(address, copy);
+        note(copy, address);
+        moved += size;
+      }
+      extent.advance(walk.after(), size);
+    }
+    return moved;
+  }
+
+  private void forgetBefore(Savepoint oldest) {
+    int drop = (int) (oldest.undo() - undoDropped);
+    System.arraycopy(undo, drop, undo, 0, undoSize - drop);
+    undoSize -= drop;
+    undoDropped += drop;
+    extent.forgetBefore(oldest.head());
+    pages.releaseBefore(oldest.head());
+  }
+
+  private int appendCopy(byte[] bytes, int offset, int size) {
+    int address = pages.allocate(size);
+    System.arraycopy(bytes, offset, pages.page(address), Pages.offset(address), size);
+    appended += size;
+    return address;
+  }
+
+  /** Before a change: get the memory that noting it takes, so that undo works when there is none for the rest. */
+  private void begin(Family family) {
+    changing = true;
+    family.index.reserve();
+    if (undoSize == undo.length) {
+      undo = Arrays.copyOf(undo, 2 * undoSize);
+    }
+  }
+
+  private int append(
+      Family family, Object key, long keyAt, int keyLength, Object value, long valueAt, int valueLength, int flags, int added) {
+    if (((keyLength | valueLength) & 7) != 0) {
+      throw new IllegalArgumentException("a row is a multiple of 8 bytes long");
+    }
+    int size = Record.sizeOf(keyLength, valueLength, family.id != 0 || added != 0);
+    int address = pages.allocate(size);
+    byte[] page = pages.page(address);
+    int at = Record.writeHead(page, Pages.offset(address), keyLength, valueLength, flags, family.id, added);
+    Platform.copyMemory(key, keyAt, page, Record.at(at), keyLength);
+    if (valueLength > 0) {
+      Platform.copyMemory(value, valueAt, page, Record.at(at + keyLength), valueLength);
+    }
+    appended += size;
+    return address;
+  }
+
+  /** After a change: note that a record took another one's place as its key's newest. */
+  private void note(int address, int before) {
+    byte[] page = pages.page(address);
+    int record = Pages.offset(address);
+    if (!Record.isTombstone(page, record)) {
+      liveBytes += Record.size(page, record);
+    }
+    if (before != 0) {
+      liveBytes -= Record.size(pages.page(before), Pages.offset(before));
+    }
+    if (!savepoints.isEmpty()) { // else it is a load, and there is nothing to go back to
+      undo[undoSize++] = (long) address << 32 | before & 0xffffffffL;
+    }
+    changing = false;
+  }
+}

@@ -1,0 +1,88 @@
+"""A queue and the threads that empty it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import TIMEOUT_MAX, Condition, Lock, Thread, current_thread
+
+from safekeeper.queue import Bounds, LaneQueue
+from safekeeper.ticket import Entry
+
+
+class Stage:
+    """Threads that take entries from a queue and work on them: started when there is work and none is idle, and gone
+    when there was none for *keep_alive* seconds. They are daemons: a store that never answers holds up nobody's exit.
+
+    *work* gets at most *at_once* entries, all of different ids, and releases each of them in the queue.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        lock: Lock,
+        bounds: Bounds,
+        work: Callable[[list[Entry]], None],
+        workers: int,
+        at_once: int,
+        keep_alive: float,
+    ) -> None:
+        if workers < 1:
+            raise ValueError(f"{name}: at least one worker is needed, not {workers}")
+        self.queue = LaneQueue(bounds, lock)
+        self.threads: set[Thread] = set()
+        self._name = name
+        self._lock = lock
+        self._work = work
+        self._workers = workers
+        self._at_once = at_once
+        self._keep_alive = min(keep_alive, TIMEOUT_MAX)
+        self._news = Condition(lock)
+        self._idle = 0
+        self._woken = False  # an idle thread was notified and has not looked yet: no need to notify again
+        self._stopped = False
+
+    def wake(self) -> None:
+        """See to it that somebody takes what is ready. Called with the lock held. Raise `RuntimeError` if no thread can
+        be started and there is none."""
+        if self._idle:
+            if not self._woken:
+                self._woken = True
+                self._news.notify()
+        elif len(self.threads) < self._workers:
+            thread = Thread(target=self._run, name=f"safekeeper-{self._name}", daemon=True)
+            self.threads.add(thread)
+            try:
+                thread.start()
+            except RuntimeError:
+                self.threads.discard(thread)
+                if not self.threads:
+                    raise
+
+    def stop(self) -> None:
+        """Let all threads end after what they have in hand, and those who wait for room look again. Called with the
+        lock held."""
+        self._stopped = True
+        self._news.notify_all()
+        self.queue.space.notify_all()
+
+    def _run(self) -> None:
+        while entries := self._next():
+            self._work(entries)
+
+    def _next(self) -> list[Entry]:
+        """What to work on next; nothing if this thread is to end."""
+        with self._lock:
+            while not self._stopped:
+                if entries := self.queue.take(self._at_once):
+                    if self.queue:
+                        self.wake()
+                    return entries
+                self._idle += 1
+                notified = self._news.wait(self._keep_alive)
+                self._idle -= 1
+                self._woken = False
+                if not notified and not self.queue:
+                    break
+            # Under the same lock as the last look at the queue: whoever adds to it now starts another thread.
+            self.threads.discard(current_thread())
+            return []

@@ -1,0 +1,215 @@
+"""What a save leaves behind: a ticket for the caller, and the entry that travels through the queues.
+
+Several saves of an id may be coalesced into one entry. Their tickets then share its outcome; all but the newest are
+superseded. An entry knows only the tickets that have a callback, so a million superseded saves of one id that nobody
+asks about cost no memory.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from safekeeper.backend import CheckpointId, Receipt
+from safekeeper.errors import SafekeeperError
+
+if TYPE_CHECKING:
+    from safekeeper.completions import Completions
+    from safekeeper.queue import LaneQueue
+
+Outcome: TypeAlias = Receipt | SafekeeperError
+
+Callback: TypeAlias = Callable[["Ticket"], object]
+"""Called once with the completed ticket, in one of the keeper's threads or in the one that calls `save`. It should be
+quick and must not wait for the keeper. What it raises is logged."""
+
+
+class StateLock(Protocol):
+    """What guards a mutable state: `threading.Lock`, `threading.RLock` or anything like them."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it, or give up after *timeout* seconds and say False."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+
+class Entry:
+    """An operation on its way to the store: one save or forget, or the newest of several that were coalesced.
+
+    Everything but `id` belongs to the pipeline and is changed under its lock.
+    """
+
+    # Defaults of the class, not of __init__: most entries keep most of them, and entries are made at a high rate.
+
+    encoded = True
+    """Whether `value` is what will be written; if not, `state` is still to be serialized."""
+    value: bytes | None = None
+    """The bytes to write; None deletes."""
+    state: Any = None
+    lock: StateLock | None = None
+    """To be held while `state` is serialized."""
+    serializing = 0.0
+    """How long its serialization took before it was submitted."""
+    refused: SafekeeperError | None = None
+    """Why it has no bytes: it completes with this and goes nowhere."""
+    weight = 1
+    """What it counts for in the queue's number of entries: one, or its callbacks where they are more."""
+    newest = 0
+    """The number of the newest save in it."""
+    queue: LaneQueue | None = None
+    """The queue that it waits in; None while a worker has it and once it is done."""
+    following: Entry | None = None
+    """The next entry of the same id, which waits until this one is out of the way."""
+    preceding: Entry | None = None
+    """The entry of the same id that this one waits for."""
+    heir: Entry | None = None
+    """The entry that this one was coalesced into."""
+    outcome: Outcome | None = None
+    listeners: list[Ticket] | None = None
+    """The tickets that have a callback."""
+    waiters: list[threading.Lock] | None = None
+    """One held lock for each thread that waits; they are released when there is news."""
+
+    def __init__(self, id: CheckpointId, since: float, deadline: float) -> None:
+        self.id = id
+        self.since = since
+        """When it was ready to enter the queue that it is in."""
+        self.deadline = deadline
+        self.size = len(id.key)
+        """What it counts for in the queue's bytes."""
+
+    def adopt(self, newer: Entry) -> None:
+        """Do from now on what *newer* was to do, and answer for it too."""
+        self.deadline, self.newest, self.size = newer.deadline, newer.newest, newer.size
+        self.encoded, self.value, self.state, self.lock = newer.encoded, newer.value, newer.state, newer.lock
+        if newer.listeners:
+            self.listeners = (self.listeners or []) + newer.listeners
+        self.weight = max(len(self.listeners or ()), 1)
+        newer.heir = self
+        newer.drop_state()
+        newer.wake()
+
+    def set_value(self, value: bytes | None) -> None:
+        """Write *value*, or delete if it is None."""
+        self.encoded, self.value = True, value
+        self.size = len(self.id.key) + (0 if value is None else len(value))
+
+    def set_state(self, state: Any, size: int, lock: StateLock | None) -> None:
+        """Serialize *state* first, holding *lock* if there is one."""
+        self.encoded, self.state, self.lock = False, state, lock
+        self.size = len(self.id.key) + size
+
+    def drop_state(self) -> None:
+        """Forget the state: whoever keeps a ticket does not keep that."""
+        self.value = self.state = self.lock = None
+
+    def wake(self) -> None:
+        """Let everybody who waits look again."""
+        waiters, self.waiters = self.waiters, None
+        for waiter in waiters or ():
+            waiter.release()
+
+
+class Ticket:
+    """The answer to one `save` or `forget`. It completes exactly once: with a `Receipt`, or with an error.
+
+    It completes with an error at the save's deadline at the latest. In a process forked meanwhile it completes with
+    `Closed`; the parent does not notice.
+    """
+
+    __slots__ = ("_callback", "_completions", "_entry", "_number", "deadline", "late")
+
+    def __init__(self, completions: Completions, entry: Entry, callback: Callback | None = None) -> None:
+        self._completions = completions
+        self._entry = entry
+        self._number = entry.newest
+        self._callback = callback
+        self.deadline = entry.deadline
+        """When it completes at the latest, in the time of `time.monotonic`."""
+        self.late: SafekeeperError | None = None
+        """The outcome of a superseded save whose deadline came before there was another."""
+
+    @property
+    def id(self) -> CheckpointId:
+        """What was saved or forgotten."""
+        return self._entry.id
+
+    @property
+    def superseded(self) -> bool:
+        """Whether a newer save of the same id took this one's place before it was written."""
+        return self.carrier.newest != self._number
+
+    def done(self) -> bool:
+        """Whether it has completed."""
+        return self._look() is not None
+
+    def result(self, timeout: float | None = None) -> Receipt:
+        """Wait for completion. Return what the store promised, or raise why there is no promise.
+
+        A superseded save has the outcome of the save that took its place. Raise `TimeoutError` if *timeout* seconds
+        pass first; the save goes on.
+        """
+        outcome = self.outcome(timeout)
+        if isinstance(outcome, Receipt):
+            return outcome
+        # A batch shares one error: without this its traceback would grow with every ticket that raises it.
+        raise outcome.with_traceback(None)
+
+    def outcome(self, timeout: float | None = None) -> Outcome:
+        """As `result`, but an error of the save is returned instead of raised."""
+        outcome = self._look() or self._wait(timeout)
+        if outcome is None:
+            raise TimeoutError(f"{self.id}: not stored after {timeout} s; it is still tried")
+        return outcome
+
+    def call_back(self) -> None:
+        """For the keeper, once."""
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback(self)
+
+    @property
+    def carrier(self) -> Entry:
+        """The entry that has or will have the outcome: in each of the two queues this save may have found an heir."""
+        entry = self._entry
+        while entry.heir is not None:
+            entry = entry.heir
+        return entry
+
+    def _look(self) -> Outcome | None:
+        outcome = self.late or self.carrier.outcome
+        if outcome is None and self.deadline <= time.monotonic():
+            self._completions.expire(self)
+            outcome = self.late or self.carrier.outcome
+        return outcome
+
+    def _wait(self, timeout: float | None) -> Outcome | None:
+        until = inf if timeout is None else time.monotonic() + timeout
+        while (outcome := self._look()) is None:
+            remaining = min(until, self.deadline) - time.monotonic()
+            if remaining > 0:
+                self._sleep(remaining)
+            elif until <= self.deadline:
+                return None
+        return outcome
+
+    def _sleep(self, seconds: float) -> None:
+        """Until there is news about the entry, or the time is over."""
+        self._completions.refuse_in_callback("to wait for a save")
+        waiter = threading.Lock()
+        waiter.acquire()
+        with self._completions.lock:
+            entry = self.carrier
+            if entry.outcome is not None:
+                return
+            if entry.waiters is None:
+                entry.waiters = []
+            entry.waiters.append(waiter)
+        if not waiter.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+            with self._completions.lock:
+                if entry.waiters is not None and waiter in entry.waiters:
+                    entry.waiters.remove(waiter)

@@ -1,0 +1,204 @@
+"""Many connections at once: what they share, and what one of them cannot do to the others."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from safekeeper import BadId, Closed, Conflict, Corruption, SafekeeperError, TooLarge, Unavailable
+from safekeeper.agent import server
+from safekeeper.agent.budget import Budget
+from safekeeper.backends.memory import MemoryBackend
+from safekeeper.keeper import SafeKeeper
+
+PUT, KEYS, READ, DONE, ERROR = 1, 3, 4, 65, 127
+MIB = 1 << 20
+
+
+def field(data):
+    return struct.pack("<I", len(data)) + data
+
+
+def peak_bytes(pid):
+    """The most memory that process *pid* ever had in use."""
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert match is not None
+    return int(match[1]) * 1024
+
+
+def test_connections_are_served_at_the_same_time(agent):
+    def work(worker):
+        with agent.peer() as peer:
+            for i in range(20):
+                assert peer.put(b"%d-%d" % (worker, i), b"%d" % i).kind == DONE
+            return peer.read([b"%d-%d" % (worker, i) for i in range(20)])
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(work, range(8)))
+    assert results == [[b"%d" % i for i in range(20)]] * 8
+
+
+def test_bodies_wait_outside_until_there_is_room_for_them(start):
+    agent = start(queue_bytes=8 * MIB)
+    body = field(b"g") + field(b"k") + field(bytes(4 * MIB - 100))
+    before = peak_bytes(agent.process.pid)
+    peers = [agent.peer() for _ in range(12)]
+    frames = [peer.frame(PUT, i, body) for i, peer in enumerate(peers)]
+    for peer, frame in zip(peers[:2], frames, strict=False):
+        peer.send(frame[:-1])
+    sent = [_send_what_is_taken(peer, frame) for peer, frame in zip(peers[2:], frames[2:], strict=True)]
+    assert max(sent) < len(body) / 2
+    assert peak_bytes(agent.process.pid) - before < 24 * MIB
+    for peer, frame, done in zip(peers, frames, [len(f) - 1 for f in frames[:2]] + sent, strict=True):
+        threading.Thread(target=peer.send, args=(frame[done:],)).start()
+    for i, peer in enumerate(peers):
+        assert (peer.reply().kind, i) == (DONE, i)
+        peer.socket.close()
+    assert peak_bytes(agent.process.pid) - before < 24 * MIB
+
+
+def _send_what_is_taken(peer, data):
+    """How many bytes of *data* the other side takes when nobody waits for it longer than a moment."""
+    peer.socket.settimeout(0.2)
+    sent = 0
+    try:
+        while sent < len(data):
+            sent += peer.socket.send(data[sent : sent + 65536])
+    except TimeoutError:
+        pass
+    peer.socket.settimeout(60)
+    return sent
+
+
+def test_values_are_read_only_when_there_is_room_for_them(start):
+    agent = start(queue_bytes=8 * MIB)
+    value = bytes(8 * MIB)
+    with agent.peer() as peer:
+        peer.put(b"k", value)
+    before = peak_bytes(agent.process.pid)
+    with ThreadPoolExecutor(12) as pool:
+        assert all(pool.map(lambda _: _read(agent, value), range(12)))
+    assert peak_bytes(agent.process.pid) - before < 32 * MIB
+
+
+def _read(agent, value):
+    with agent.peer() as peer:
+        return peer.read([b"k"]) == [value]
+
+
+def test_a_body_over_the_whole_budget_is_admitted_alone(start):
+    agent = start(queue_bytes=1)
+    with agent.peer() as one, agent.peer() as other:
+        assert one.put(b"a", bytes(MIB)).kind == DONE
+        assert other.read([b"a"]) == [bytes(MIB)]
+
+
+def test_the_first_to_wait_for_room_is_the_first_to_get_it():
+    budget, order = Budget(10), []
+
+    def take(size):
+        with budget.room(size):
+            order.append(size)
+
+    with budget.room(10):
+        threads = []
+        for size in (9, 1, 8):
+            threads.append(threading.Thread(target=take, args=(size,)))
+            threads[-1].start()
+            while len(budget._waiting) < len(threads):
+                pass
+    for thread in threads:
+        thread.join()
+    assert order == [9, 1, 8]
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Serves a backend from this process."""
+
+    @contextmanager
+    def serve(backend, queue_bytes=MIB, **options):
+        keeper = SafeKeeper(backend, serializer=None, overflow="block", **options)
+        with keeper, server.Server(keeper, f"{tmp_path}/agent.sock", queue_bytes):
+            yield
+
+    return serve
+
+
+class Failing(MemoryBackend):
+    """Raises *error* whatever it is asked."""
+
+    def __init__(self, error):
+        super().__init__()
+        self._error = error
+
+    def write(self, batch):
+        raise self._error
+
+    def read(self, ids):
+        raise self._error
+
+    def keys(self, group):
+        yield b"x" * (300 * 1024)
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    (
+        (Unavailable("later"), 1),
+        (Corruption("later"), 2),
+        (Conflict("later"), 3),
+        (Closed("later"), 4),
+        (TooLarge("later"), 5),
+        (BadId("later"), 6),
+        (SafekeeperError("later"), 8),
+        (ZeroDivisionError("two\nlines later"), 8),
+        (OSError("later"), 8),
+    ),
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_each_error_has_its_code_and_the_connection_goes_on(serve, connect, error, code):
+    with serve(Failing(error), deadline=0.1), connect() as peer:
+        for kind, body in (
+            (PUT, field(b"g") + field(b"k") + field(b"v")),
+            (READ, field(b"g") + struct.pack("<I", 1) + field(b"k")),
+            (KEYS, field(b"g")),
+        ):
+            *_, reply = peer.ask(kind, body)
+            assert reply.code == code
+            assert "later" in reply.message
+            assert "\n" not in reply.message
+
+
+def test_a_peer_that_stalls_in_a_frame_gives_its_memory_back(serve, connect, monkeypatch):
+    monkeypatch.setattr(server, "STALL_SECONDS", 1)
+    with serve(MemoryBackend(), queue_bytes=1), connect() as stalled, connect() as other:
+        stalled.send(stalled.frame(PUT, 7, field(b"g") + field(b"k") + field(b"v"))[:-1])
+        assert other.put(b"a", b"1").kind == DONE
+        assert other.keys() == [b"a"]
+
+
+def test_a_peer_that_is_silent_between_requests_is_left_alone(serve, connect, monkeypatch):
+    monkeypatch.setattr(server, "STALL_SECONDS", 1)
+    with serve(MemoryBackend()), connect() as peer:
+        peer.put(b"a", b"1")
+        threading.Event().wait(1.5)
+        assert peer.keys() == [b"a"]
+
+
+def test_closing_ends_idle_connections_and_removes_the_socket(tmp_path, serve, connect):
+    with serve(MemoryBackend()):
+        peer = connect()
+        peer.put(b"a", b"1")
+    with peer:
+        assert peer.is_hung_up_on()
+    with socket.socket(socket.AF_UNIX) as probe:
+        assert probe.connect_ex(f"{tmp_path}/agent.sock") != 0

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from safekeeper import CheckpointId, Corruption, Fuse, Progress, SafeKeeper, Unavailable
+from safekeeper.backends.memory import MemoryBackend
+from safekeeper.testing import Faulty
+
+ID, OTHER = CheckpointId("group", b"key"), CheckpointId("group", b"other")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_fuse_blows_after_failures_in_a_row_and_then_lets_one_probe_through():
+    clock = Clock()
+    fuse = Fuse(failures=3, rest=10, clock=clock)
+    for _ in range(2):
+        fuse.check()
+        assert not fuse.failed()
+    fuse.succeeded()  # not in a row
+    for failure in range(3):
+        fuse.check()
+        assert fuse.failed() == (failure == 2)
+    for _ in range(5):
+        clock.now += 1.9
+        with pytest.raises(Unavailable, match="the last 3 fetches failed"):
+            fuse.check()
+    clock.now += 0.6
+    fuse.check()  # the probe
+    with pytest.raises(Unavailable):
+        fuse.check()  # and nobody else meanwhile
+    fuse.failed()
+    clock.now += 9.9
+    with pytest.raises(Unavailable):
+        fuse.check()
+    clock.now += 0.2
+    fuse.check()
+    assert fuse.succeeded()
+    for _ in range(10):
+        fuse.check()
+
+
+def test_a_probe_that_never_comes_back_is_followed_by_another():
+    clock = Clock()
+    fuse = Fuse(failures=1, rest=10, clock=clock)
+    fuse.failed()
+    for _ in range(3):
+        clock.now += 10.1
+        fuse.check()
+
+
+def test_unavailable_is_never_absent(store):
+    clock = Clock()
+    with SafeKeeper(store, fuse=Fuse(failures=3, rest=10, clock=clock)) as keeper:
+        keeper.save(ID, 41).result()
+        store.fail("read", times=3)
+        for _ in range(10):
+            with pytest.raises(Unavailable):
+                keeper.fetch(ID)
+        assert store.calls["read"] == 3, "the others failed at once"
+        assert keeper.metrics().failed_fetches == 3
+        clock.now += 11
+        assert keeper.fetch(ID) == 41
+        assert keeper.fetch(OTHER) is None
+        assert keeper.metrics().fetches == 2
+
+
+def test_damage_is_no_reason_to_stop_fetching(store):
+    with SafeKeeper(store, fuse=Fuse(failures=1)) as keeper:
+        store.fail("read", times=3, error=Corruption("at offset 7"))
+        for _ in range(3):
+            with pytest.raises(Corruption):
+                keeper.fetch(ID)
+        assert keeper.fetch(ID) is None
+
+
+def test_a_fetch_with_a_timeout_does_not_hang_on_a_stuck_store(store):
+    keeper = SafeKeeper(store, fetch_timeout=0.02, fetch_threads=2)
+    keeper.save(ID, 41).result()
+    with store.hold("read") as gate:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="did not answer a fetch"):
+                keeper.fetch(ID)
+        gate.wait_for(2)
+        with pytest.raises(Unavailable, match="2 fetches are under way"):
+            keeper.fetch(ID)
+        assert store.calls["read"] == 2, "no more threads than allowed are stuck"
+        with pytest.raises(Unavailable, match="did not answer a fetch"):
+            next(keeper.recover("group"))
+    assert keeper.fetch(ID, timeout=60) == 41
+    keeper.close()
+
+
+def test_a_fetch_with_a_timeout_does_not_hang_behind_a_stuck_save(store):
+    with SafeKeeper(store) as keeper:
+        with store.hold("write"):
+            keeper.save(ID, 41)
+            with pytest.raises(Unavailable, match="a save of it is still under way"):
+                keeper.fetch(ID, timeout=0.02)
+        assert keeper.fetch(ID) == 41
+
+
+def test_recover_gives_every_key_once_with_its_state_and_tells_how_far_it_is(store):
+    seen: list[Progress] = []
+    with SafeKeeper(store) as keeper:
+        for n in range(1000):
+            keeper.save(CheckpointId("group", b"%d" % n), n)
+        keeper.save(CheckpointId("elsewhere", b"1"), "other")
+        keeper.flush()
+        store.calls.clear()
+        assert dict(keeper.recover("group", batch=64, progress=seen.append)) == {b"%d" % n: n for n in range(1000)}
+        assert store.calls["read"] == 16, "in batches"
+        assert keeper.metrics().fetches == 1000
+        assert list(keeper.recover("empty")) == []
+    assert [p.recovered for p in seen] == sorted(p.recovered for p in seen)
+    assert seen[-1] == Progress(listed=1000, recovered=1000, done=True)
+    assert [p.done for p in seen[:-1]] == [False] * (len(seen) - 1)
+
+
+def test_recover_reads_in_parallel(store):
+    with SafeKeeper(store, fetch_threads=4) as keeper:
+        for n in range(40):
+            keeper.save(CheckpointId("group", b"%d" % n), n)
+        keeper.flush()
+        found: list[object] = []
+        with store.hold("read") as gate:
+            recovering = threading.Thread(target=lambda: found.extend(keeper.recover("group", batch=5)))
+            recovering.start()
+            gate.wait_for(4)
+            assert store.calls["read"] == 4
+        recovering.join()
+        assert len(found) == 40
+
+
+class Repeating(MemoryBackend):
+    """Lists keys twice, and one that is deleted meanwhile: the contract allows it."""
+
+    def keys(self, group):
+        keys = list(super().keys(group))
+        yield from [*keys, b"deleted", *keys]
+
+
+def test_recover_gives_no_key_twice_and_nothing_for_what_is_gone():
+    seen: list[Progress] = []
+    with SafeKeeper(Repeating()) as keeper:
+        for n in range(10):
+            keeper.save(CheckpointId("group", b"%d" % n), n)
+        keeper.flush()
+        assert len(list(keeper.recover("group", batch=3, progress=seen.append))) == 10
+    assert seen[-1] == Progress(listed=11, recovered=10, done=True)
+
+
+def test_a_recovery_that_fails_says_so_and_leaves_nothing_behind():
+    with Faulty(MemoryBackend()) as store, SafeKeeper(store) as keeper:
+        for n in range(100):
+            keeper.save(CheckpointId("group", b"%d" % n), n)
+        keeper.flush()
+        store.fail("read", skip=5)
+        with pytest.raises(Unavailable):
+            list(keeper.recover("group", batch=10))
+        assert len(list(keeper.recover("group", batch=10))) == 100

@@ -1,0 +1,157 @@
+"""What is fetched was once the state."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from safekeeper import CheckpointId, SafeKeeper
+from safekeeper.backends.memory import MemoryBackend
+from safekeeper.serializers import is_immutable
+
+ID = CheckpointId("group", b"key")
+
+
+class Checking(MemoryBackend):
+    """Looks at everything that is written."""
+
+    def __init__(self, check) -> None:
+        super().__init__()
+        self._check = check
+        self.wrong = 0
+        self.right = 0
+
+    def write(self, batch):
+        for _, value in batch.items():
+            if self._check(value):
+                self.right += 1
+            else:
+                self.wrong += 1
+        return super().write(batch)
+
+
+class Account:
+    """A state with an invariant that does not hold in the middle of a change: both sides are equal, and as long."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, object] = {"debit": 0, "log": [], "credit": 0}
+
+    def change(self, n: int) -> None:
+        self.state["debit"] = n
+        log = self.state["log"]
+        assert isinstance(log, list)
+        log.append(n)
+        if len(log) > 20:
+            log.clear()
+        self.state["length"] = len(log)
+        self.state["credit"] = n
+
+
+def is_whole(state: object) -> bool:
+    assert isinstance(state, dict)
+    return state["debit"] == state["credit"] and len(state["log"]) == state.get("length", 0)
+
+
+@contextmanager
+def changing(account: Account, lock: threading.Lock) -> Iterator[None]:
+    """Another thread changes the account all the time, under the lock."""
+    stop = threading.Event()
+
+    def change() -> None:
+        n = 0
+        while not stop.is_set():
+            n += 1
+            with lock:
+                account.change(n)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("workers", (1, 3))
+@pytest.mark.parametrize("how", ("lock= outside the lock", "inside the lock"))
+def test_a_state_that_changes_all_the_time_is_saved_as_it_once_was(how, workers, long_form):
+    saves = 100_000 if long_form else 5_000
+    account, lock = Account(), threading.Lock()
+    keepers: list[SafeKeeper] = []
+    store = Checking(lambda value: is_whole(keepers[0]._decode(ID, value)))
+    with SafeKeeper(store, serialization_workers=workers) as keeper, changing(account, lock):
+        keepers.append(keeper)
+        for _ in range(saves):
+            if how == "inside the lock":
+                with lock:
+                    keeper.save(ID, account.state)
+            else:
+                keeper.save(ID, account.state, lock=lock)
+        keeper.flush()
+        assert keeper.metrics().failed == 0
+    assert store.right > 0
+    assert store.wrong == 0
+
+
+def test_the_check_above_sees_a_state_that_is_read_without_its_lock(eventually):
+    """Marking as frozen what is not is the one way to break the promise: here it shows."""
+
+    class Slowly:
+        name = "slowly"
+
+        def dumps(self, state):
+            first = state["debit"]
+            torn = threading.Event()
+            torn.wait(0.001)
+            return b"%d %d" % (first, state["credit"])
+
+        def loads(self, data):
+            return data.split()
+
+    account, lock = Account(), threading.Lock()
+    account.state["padding"] = None
+    store = Checking(lambda value: len(set(value.split(b"slowly")[1].split())) == 1)
+    with SafeKeeper(store, serializer=Slowly()) as keeper, changing(account, lock):
+        while not store.wrong:
+            keeper.save(ID, account.state, frozen=True).result()
+
+
+def test_a_mutable_state_is_serialized_before_save_returns(store):
+    with SafeKeeper(store) as keeper, store.hold("write") as gate:
+        state = {"count": 1}
+        keeper.save(ID, state)
+        state["count"] = 2
+        gate.release()
+        assert keeper.fetch(ID) == {"count": 1}
+
+
+@pytest.mark.parametrize(
+    "state",
+    (None, True, 1, 1.5, 1j, "text", b"bytes", (1, "two", (3.0, None)), frozenset({1, 2})),
+    ids=repr,
+)
+def test_what_cannot_change_is_known(state):
+    assert is_immutable(state)
+
+
+class Text(str):
+    """A subclass can have anything in it."""
+
+
+@pytest.mark.parametrize(
+    "state", ([], {}, set(), bytearray(b"x"), ([],), (1, ({},)), Text("x"), object()), ids=lambda s: type(s).__name__
+)
+def test_what_may_change_is_never_taken_for_immutable(state):
+    assert not is_immutable(state)
+
+
+def test_arrow_data_cannot_change():
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"n": [1, 2]})
+    for state in (table, table["n"], table["n"].chunk(0), table.to_batches()[0]):
+        assert is_immutable(state)
+    assert not is_immutable(pyarrow.allocate_buffer(8))

@@ -1,0 +1,16 @@
+"""The end of a writer without a word, in this process."""
+
+from safekeeper.backends.log import LogBackend, claim, shared
+
+
+def kill(store: LogBackend) -> None:
+    """Do to *store* what `kill -9` does: its locks are free, and nothing is flushed, sealed or closed in order.
+
+    A child of a fork drops what it inherited in the same way.
+    """
+    if store._log is not None and store._log._writing is not None:
+        store._log._writing.background.stop()
+    claim._close_in_child()
+    shared._forget_in_child()
+    store._log = None
+    store.close()

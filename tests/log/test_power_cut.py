@@ -1,0 +1,122 @@
+"""A power cut between any two operations on files: what was acknowledged is there, and nothing passes for corrupt."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from safekeeper import Batch, CheckpointId, Columns
+from safekeeper.backends.log import LogBackend, LogOptions
+
+from .killing import kill
+from .power import Disk, QuickFiles, RecordingFiles, restore
+
+LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
+OPTIONS = LogOptions(segment=4096)
+HOWS = ("lost", "kept", "names", "writes", *["random"] * 20) if LONG else ("lost", "kept", "random")
+
+
+def scenario(root: Path, files: RecordingFiles, seed: int, steps: int, options: LogOptions) -> list[dict]:
+    """Write for a while, with compaction and a restart; the state of the store after each step, the first one empty."""
+    random = Random(seed)
+    states: list[dict[CheckpointId, bytes]] = [{}]
+    for turn in range(2):
+        with LogBackend(root, options, files) as store:
+            for step in range(steps):
+                state = dict(states[-1])
+                batch = random_batch(random, state)
+                states.append(state)
+                files.note(f"begin {len(states) - 1}")
+                store.write(batch)
+                files.note_content(root / "writer-1" / "head")
+                files.note(f"done {len(states) - 1}")
+                if turn == 0 and step == steps // 2:
+                    store.compact()
+            files.note("closing")
+        files.note("closed")
+    return states
+
+
+def random_batch(random: Random, state: dict[CheckpointId, bytes]) -> Batch:
+    if random.random() < 0.15:
+        keys = [b"%d" % random.randrange(12) for _ in range(5)]
+        values = [random.randbytes(random.randrange(200)) for _ in keys]
+        state.update((CheckpointId("columns", key), value) for key, value in zip(keys, values, strict=True))
+        return Batch.of_columns(Columns.of("columns", keys, values))
+    batch = Batch()
+    for _ in range(random.randint(1, 3)):
+        id = CheckpointId("group", b"%d" % random.randrange(12))
+        if random.random() < 0.3:
+            batch.delete(id)
+            state.pop(id, None)
+        else:
+            value = random.randbytes(random.choice((0, 10, 300, 1500)))
+            batch.put(id, value)
+            state[id] = value
+    return batch
+
+
+def everything(store: LogBackend) -> dict[CheckpointId, bytes | None]:
+    ids = [CheckpointId(group, key) for group in store.groups() for key in store.keys(group)]
+    return dict(zip(ids, store.read(ids), strict=True))
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("seed", range(12 if LONG else 2))
+def test_a_power_cut_between_any_two_operations_loses_nothing_that_was_acknowledged(tmp_path, seed):
+    source, files = tmp_path / "source", RecordingFiles()
+    states = scenario(source, files, seed, steps=24 if LONG else 14, options=OPTIONS)
+    disk, done, begun = Disk(), 0, 0
+    for number, operation in enumerate(files.operations):
+        if operation.kind == "note":
+            word, _, which = operation.name.partition(" ")
+            begun = int(which) if word == "begin" else begun
+            done = int(which) if word == "done" else done
+            continue
+        disk.do(operation)
+        for variant, how in enumerate(HOWS):
+            random = Random(f"{seed} {number} {variant}")
+            restore(disk, disk.after_a_power_cut(how, random), source, tmp_path / "cut")
+            check_after_the_cut(tmp_path / "cut", states[done], states[begun], thorough=LONG or number % 4 == 0)
+            shutil.rmtree(tmp_path / "cut")
+
+
+def check_after_the_cut(root: Path, acknowledged: dict, begun: dict, thorough: bool) -> None:
+    with LogBackend(root, OPTIONS, QuickFiles()) as store:
+        seen = everything(store)
+        assert seen in (acknowledged, begun), "neither the last acknowledged state nor the one begun after it"
+        assert list(store.verify()) == []
+    if not thorough:
+        return
+    for index in root.glob("*/*.index"):
+        index.unlink()
+    with LogBackend(root, OPTIONS, QuickFiles()) as store:
+        assert everything(store) == seen, "the segments alone say something else than the index file"
+        extra = CheckpointId("extra", b"key")
+        store.write(Batch({extra: b"value"}))
+        assert everything(store) == {**seen, extra: b"value"}
+    with LogBackend(root, OPTIONS, QuickFiles()) as store:
+        assert everything(store) == {**seen, extra: b"value"}
+
+
+def test_what_a_killed_writer_left_in_memory_is_durable_before_the_next_one_builds_on_it(tmp_path):
+    source, files = tmp_path / "source", RecordingFiles()
+    id, later = CheckpointId("group", b"killed"), CheckpointId("group", b"later")
+    options = LogOptions(sync="none", sync_interval=0.01)
+    store = LogBackend(source, options, files)
+    store.write(Batch({id: b"value"}))
+    while not any(operation.kind == "write" and b"killed" in operation.data for operation in files.operations):
+        time.sleep(0.01)
+    kill(store)
+    with LogBackend(source, LogOptions(), files) as store:
+        assert store.read([id]) == [b"value"]
+        store.write(Batch({later: b"value"}))
+        disk = Disk()
+        for operation in files.operations:
+            disk.do(operation)
+    restore(disk, disk.after_a_power_cut("lost", Random(0)), source, tmp_path / "cut")
+    with LogBackend(tmp_path / "cut") as store:
+        assert store.read([id, later]) == [b"value", b"value"]

@@ -1,0 +1,209 @@
+"""One Spark for all tests of this folder, and a way to run the same query on several state stores."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from safekeeper.registry import BUNDLED
+from safekeeper.spark import PREFIX, PROVIDER, configure
+from safekeeper.testing.entry_point import write_entry_points
+
+STATE = "spark.sql.streaming.stateStore."
+SPARKS_OWN = "org.apache.spark.sql.execution.streaming.state."
+HERE = Path(__file__).parent
+EMBEDDED = "log" if "log" in BUNDLED else "file"
+SCHEMA = "key string, number int, time timestamp"
+
+QUICK = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+}
+"""Settings for queries that are short, and many."""
+
+Batches = dict[int, list[Row]]
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What JVMs and agents inherit: this interpreter, and two backends of third parties, ours and the manual's."""
+    folder = tmp_path_factory.mktemp("backends")
+    shutil.copy(HERE / "watched.py", folder)
+    manual = (HERE.parents[1] / "docs" / "writing-a-backend.md").read_text()
+    (sample,) = re.findall(r"^```python file=sqlite_backend.py\n(.*?)^```$", manual, re.MULTILINE | re.DOTALL)
+    (folder / "sqlite_backend.py").write_text(sample)
+    write_entry_points(folder, {"watched": "watched:WatchedBackend", "sqlite": "sqlite_backend:SqliteBackend"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        yield
+
+
+@pytest.fixture(scope="session")
+def quick() -> dict[str, str]:
+    """Settings for queries that are short."""
+    return QUICK
+
+
+@pytest.fixture(scope="session")
+def spark(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark with two cores that knows our provider; the tests make sessions of their own from it."""
+    builder = SparkSession.builder.master("local[2]").appName("safekeeper tests")
+    for name, value in {**QUICK, "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}.items():
+        builder.config(name, value)
+    session = configure(builder, "memory:").getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+class Runner:
+    """Runs a query on one state store, in a folder and a session of its own.
+
+    The query is a function of its inputs, which are streams of `SCHEMA`; each has a list of rows per batch. *on_batch*
+    is called with every batch before its rows are collected.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: Path,
+        query: Callable[..., DataFrame],
+        inputs: Mapping[str, Sequence[Sequence[tuple[Any, ...]]]],
+        settings: Mapping[str, str],
+        mode: str = "append",
+        on_batch: Callable[[DataFrame, int], object] = lambda rows, batch: None,
+    ) -> None:
+        self.session = spark.newSession()
+        for name, value in settings.items():
+            self.session.conf.set(name, value)
+        self.checkpoint = str(folder / "checkpoint")
+        self.results: Batches = {}
+        self._query, self._contents, self._mode, self._on_batch = query, inputs, mode, on_batch
+        self._inputs = folder / "inputs"
+        self._clock = itertools.count(1_700_000_000)
+
+    def run(self, *batches: int) -> Batches:
+        """Let the given batches of the inputs stream in and the query run until nothing is left; all results so far."""
+        for name, content in self._contents.items():
+            for batch in batches:
+                self._add(name, batch, content[batch])
+        query = (
+            self._query(**{name: self._stream(name) for name in self._contents})
+            .writeStream.outputMode(self._mode)
+            .option("checkpointLocation", self.checkpoint)
+            .trigger(availableNow=True)
+            .foreachBatch(self._collect)
+            .start()
+        )
+        query.awaitTermination()
+        return self.results
+
+    def state(self, **options: object) -> list[Row]:
+        """What Spark's reader of state sees in the checkpoint."""
+        reader = self.session.read.format("statestore")
+        for name, value in options.items():
+            reader = reader.option(name, str(value))
+        return sorted(reader.load(self.checkpoint).collect(), key=repr)
+
+    def _collect(self, rows: DataFrame, batch: int) -> None:
+        self._on_batch(rows, batch)
+        self.results[batch] = sorted(rows.collect(), key=repr)
+
+    def _add(self, name: str, batch: int, rows: Sequence[tuple[Any, ...]]) -> None:
+        folder = self._inputs / name
+        folder.mkdir(parents=True, exist_ok=True)
+        names = ("key", "number", "time")
+        lines = [json.dumps(dict(zip(names, row, strict=True)), default=str) for row in rows]
+        (folder / f".{batch}").write_text("\n".join(lines))
+        now = next(self._clock)
+        os.utime(folder / f".{batch}", (now, now))  # the order in which Spark takes them
+        os.rename(folder / f".{batch}", folder / f"{batch}.json")
+
+    def _stream(self, name: str) -> DataFrame:
+        reader = self.session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        return reader.json(str(self._inputs / name))
+
+
+@pytest.fixture(scope="session")
+def runner(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Runner]:
+    """Makes runners; see there for what it takes."""
+    return lambda *args, **details: Runner(spark, tmp_path_factory.mktemp("query"), *args, **details)
+
+
+@pytest.fixture(scope="session")
+def events() -> Callable[..., Sequence[Sequence[tuple[Any, ...]]]]:
+    """Makes the batches of an input: time goes on, with some disorder, so that windows close and state is dropped."""
+
+    def events(seed: int, keys: int = 20, rows: int = 120, batches: int = 3) -> list[list[tuple[Any, ...]]]:
+        chance = random.Random(seed)
+        start = datetime(2024, 1, 1)
+
+        def event(batch: int) -> tuple[Any, ...]:
+            time = start + timedelta(minutes=10 * batch, seconds=chance.randrange(900))
+            return f"key {chance.randrange(keys)}", chance.randrange(100), time
+
+        return [[event(batch) for _ in range(rows)] for batch in range(batches)]
+
+    return events
+
+
+@pytest.fixture(scope="session")
+def hdfs() -> dict[str, str]:
+    """The settings of the store that Spark uses by default."""
+    return {STATE + "providerClass": SPARKS_OWN + "HDFSBackedStateStoreProvider"}
+
+
+@pytest.fixture(scope="session")
+def rocksdb() -> dict[str, str]:
+    """The settings of Spark's other store."""
+    changelog = {STATE + "rocksdb.changelogCheckpointing.enabled": "true"}
+    return {STATE + "providerClass": SPARKS_OWN + "RocksDBStateStoreProvider", **changelog}
+
+
+@pytest.fixture(scope="session")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, str]]:
+    """The settings of our store on a backend, by the backend's scheme: one store for all queries of the tests."""
+    folder = tmp_path_factory.mktemp("stores")
+
+    def ours(scheme: str = EMBEDDED) -> dict[str, str]:
+        return {STATE + "providerClass": PROVIDER, PREFIX + "url": f"{scheme}://{folder}/{scheme}"}
+
+    return ours
+
+
+@pytest.fixture(scope="session")
+def agents_of() -> Callable[[int], list[int]]:
+    """Finds the processes of the agents that a JVM has started, by its process id."""
+
+    def agents_of(jvm: int) -> list[int]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == jvm and b"safekeeper.agent" in (process / "cmdline").read_bytes():
+                    found.append(int(process.name))
+        return found
+
+    return agents_of

@@ -1,0 +1,160 @@
+package io.safekeeper.spark;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Future;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.spark.TaskContext$;
+import org.apache.spark.TaskContextImpl;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.execution.streaming.state.KeyStateEncoderSpec;
+import org.apache.spark.sql.execution.streaming.state.NoPrefixKeyStateEncoderSpec;
+import org.apache.spark.sql.execution.streaming.state.PrefixKeyScanStateEncoderSpec;
+import org.apache.spark.sql.execution.streaming.state.RangeKeyScanStateEncoderSpec;
+import org.apache.spark.sql.execution.streaming.state.StateStore;
+import org.apache.spark.sql.execution.streaming.state.StateStoreConf;
+import org.apache.spark.sql.execution.streaming.state.StateStoreId;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.util.NextIterator;
+import scala.Enumeration;
+import scala.None$;
+import scala.Option;
+import scala.Tuple4;
+import scala.jdk.javaapi.CollectionConverters;
+
+/** A provider as the tests use it: keys are a pair of numbers, values are text. */
+public final class TestProvider {
+  static final StructType KEY = new StructType().add("prefix", DataTypes.LongType).add("key", DataTypes.LongType);
+  static final StructType VALUE = new StructType().add("value", DataTypes.StringType);
+
+  private final SafeKeeperStateStoreProvider provider = new SafeKeeperStateStoreProvider();
+
+  /**
+   * @param encoding how keys are encoded: plain, prefix or range
+   * @param lists whether a key has several values
+   */
+  public TestProvider(
+      String checkpoint, Map<String, String> settings, String encoding, boolean families, boolean lists) {
+    SQLConf conf = new SQLConf();
+    settings.forEach(conf::setConfString);
+    Configuration hadoop = new Configuration();
+    hadoop.set("sql.streaming.runId", UUID.randomUUID().toString());
+    provider.init(
+        new StateStoreId(checkpoint + "/state", 0, 0, "default"),
+        KEY,
+        VALUE,
+        encoding(encoding),
+        families,
+        new StateStoreConf(conf, scala.collection.immutable.Map$.MODULE$.empty()),
+        hadoop,
+        lists,
+        Option.empty());
+  }
+
+  static KeyStateEncoderSpec encoding(String name) {
+    return switch (name) {
+      case "prefix" -> new PrefixKeyScanStateEncoderSpec(KEY, 1);
+      case "range" -> new RangeKeyScanStateEncoderSpec(KEY, CollectionConverters.asScala(List.<Object>of(0, 1)).toSeq());
+      default -> new NoPrefixKeyStateEncoderSpec(KEY);
+    };
+  }
+
+  public SafeKeeperStateStoreProvider provider() {
+    return provider;
+  }
+
+  public TestStore open(long version, String id) {
+    return new TestStore(provider.getStore(version, Option.apply(id), false, false));
+  }
+
+  public TestStore openEmpty(long version) {
+    return new TestStore(provider.getStore(version, Option.empty(), true, true));
+  }
+
+  public TestStore openForReading(long version, String id) {
+    return new TestStore((StateStore) provider.getReadStore(version, Option.apply(id)));
+  }
+
+  public TestStore upgrade(TestStore store) {
+    return new TestStore(
+        provider.upgradeReadStoreToWriteStore(store.store(), store.store().version(), Option.empty(), false));
+  }
+
+  public TestStore replay(long from, long to) {
+    return new TestStore(provider.replayStateFromSnapshot(from, to, true, Option.empty(), Option.empty()));
+  }
+
+  /** The changes of some versions, as text. */
+  public List<String> changes(long from, long to, String family) {
+    NextIterator<Tuple4<Enumeration.Value, UnsafeRow, UnsafeRow, Object>> feed =
+        provider.getStateStoreChangeDataReader(from, to, Option.apply(family), Option.empty());
+    List<String> changes = new ArrayList<>();
+    while (feed.hasNext()) {
+      var change = feed.next();
+      String value = change._3() == null ? "" : "=" + change._3().getString(0);
+      String type = change._1().toString().replace("_record", "");
+      changes.add(change._4() + " " + type + " " + TestStore.text(change._2()) + value);
+    }
+    feed.closeIfNeeded();
+    return changes;
+  }
+
+  public long agentPid() {
+    return provider.agent().pid();
+  }
+
+  /** Open a store in a task that then ends, with an error or without; return the store. */
+  public TestStore openInTask(long version, boolean commit, String failure) {
+    TaskContextImpl task = TaskContext$.MODULE$.empty();
+    TaskContext$.MODULE$.setTaskContext(task);
+    try {
+      TestStore store = open(version, null);
+      store.put(1, 1, "by a task");
+      if (commit) {
+        store.commit();
+      }
+      task.markTaskCompleted(failure == null ? None$.empty() : Option.apply(new IllegalStateException(failure)));
+      return store;
+    } finally {
+      TaskContext$.MODULE$.unset();
+    }
+  }
+
+  /** Do something in another thread. */
+  public static <T> Future<T> inBackground(Callable<T> work) {
+    CompletableFuture<T> result = new CompletableFuture<>();
+    Thread thread = new Thread(() -> {
+      try {
+        result.complete(work.call());
+      } catch (Throwable error) {
+        result.completeExceptionally(error);
+      }
+    });
+    thread.setDaemon(true);
+    thread.start();
+    return result;
+  }
+
+  /** Whether a thread is in a method of a class of this package. */
+  public static boolean someThreadIsIn(String type, String method) {
+    String name = TestProvider.class.getPackageName() + "." + type;
+    return Thread.getAllStackTraces().values().stream()
+        .flatMap(Arrays::stream)
+        .anyMatch(line -> line.getClassName().equals(name) && line.getMethodName().equals(method));
+  }
+
+  public Future<TestStore> openInBackground(long version) {
+    return inBackground(() -> open(version, null));
+  }
+
+  public Future<String> commitInBackground(TestStore store) {
+    return inBackground(store::commit);
+  }
+}

@@ -1,0 +1,158 @@
+"""The agent as the provider sees it: started, killed at any moment, started again, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from safekeeper.spark.build import find_tool
+
+LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
+
+
+def kill(pid: int) -> None:
+    assert pid > 0
+    os.kill(pid, signal.SIGKILL)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_an_agent_killed_before_a_commit_is_started_again(world: Any, items: Any) -> None:
+    provider = world.provider()
+    store = provider.open(0, None).put(1, 1, "a")
+    kill(provider.agentPid())
+    store.commit()
+    assert store.metric("safekeeperAgentRestarts") == 1
+    assert items(world.provider().open(1, None).items()) == {"1:1": "a"}
+
+
+def test_an_agent_killed_in_a_commit_gets_it_again(world: Any, items: Any, eventually: Any) -> None:
+    provider = world.provider()
+    store = provider.open(0, None).put(1, 1, "a")
+    pid = provider.agentPid()
+    os.kill(pid, signal.SIGSTOP)  # so that the commit is under way when it dies
+    committing = provider.commitInBackground(store)
+    eventually(lambda: is_waiting_for_the_agent(world.jvm))
+    assert not committing.isDone()
+    kill(pid)
+    committing.get()
+    assert store.hasCommitted()
+    assert len(world.keys()) == 1
+    assert items(world.provider().open(1, None).items()) == {"1:1": "a"}
+
+
+def is_waiting_for_the_agent(jvm: Any) -> bool:
+    return bool(jvm.TestProvider.someThreadIsIn("AgentConnection", "receive"))
+
+
+def test_an_agent_killed_after_a_commit_has_lost_nothing(world: Any, items: Any) -> None:
+    provider = world.provider()
+    provider.open(0, None).put(1, 1, "a").commit()
+    kill(provider.agentPid())
+    provider.open(1, None).put(2, 2, "b").commit()
+    assert items(world.provider().open(2, None).items()) == {"1:1": "a", "2:2": "b"}
+
+
+@pytest.mark.crash
+def test_agents_killed_at_random_lose_no_commit(world: Any, items: Any) -> None:
+    provider = world.provider()
+    expected = {}
+    for version in range(200 if LONG else 8):
+        store = provider.open(version, None).putMany(200, 100, version)
+        expected = items(store.items())
+        committing = provider.commitInBackground(store)
+        if pid := provider.agentPid():
+            kill(pid)
+        committing.get()
+    assert items(world.provider().open(version + 1, None).items()) == expected
+
+
+def test_an_agent_killed_in_a_load_is_asked_for_the_rest_only(world: Any, items: Any, eventually: Any) -> None:
+    provider = world.provider(cleanAt=1000)
+    for version in range(5):
+        store = provider.open(version, None).putMany(100, 50, version)
+        expected = items(store.items())
+        store.commit()
+    fresh = world.provider()
+    pid = fresh.agentPid()
+    os.kill(pid, signal.SIGSTOP)
+    loading = fresh.openInBackground(5)
+    eventually(lambda: is_waiting_for_the_agent(world.jvm))
+    kill(pid)
+    assert items(loading.get().items()) == expected
+
+
+def test_the_agent_ends_with_the_jvm_even_if_that_is_killed(class_path: str, world: Any, eventually: Any) -> None:
+    command = [
+        find_tool("java"),
+        "-XX:TieredStopAtLevel=1",
+        "--add-opens=java.base/java.nio=ALL-UNNAMED",
+        "-cp",
+        class_path,
+    ]
+    command += ["io.safekeeper.spark.TestMain", str(world.checkpoint), *(f"{k}={v}" for k, v in world.settings.items())]
+    for end in (signal.SIGKILL, signal.SIGTERM):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as jvm:
+            assert jvm.stdout
+            agent = int(jvm.stdout.readline())
+            assert is_alive(agent)
+            jvm.send_signal(end)
+            jvm.wait(60)
+        eventually(lambda pid=agent: not is_alive(pid))
+
+
+def test_an_interpreter_that_does_not_exist_is_named_with_what_to_do(world: Any) -> None:
+    with pytest.raises(Py4JJavaError, match=r"/nowhere/python does not start: set .*safekeeper\.python"):
+        world.provider(python="/nowhere/python")
+
+
+def test_an_interpreter_without_safekeeper_is_an_error_that_says_so(world: Any, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S "$@"\n')
+    bare.chmod(0o700)
+    with pytest.raises(Py4JJavaError, match="is safekeeper installed for that interpreter"):
+        world.provider(python=bare)
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"), (("nonsense:", "no backend for nonsense"), ("file://host/x", "names a host"))
+)
+def test_a_wrong_url_shows_before_the_first_batch(world: Any, url: str, problem: str) -> None:
+    with pytest.raises(Py4JJavaError, match=f"cannot be opened: .*{problem}"):
+        world.provider(url=url)
+
+
+def test_without_a_url_the_error_says_what_to_set(world: Any) -> None:
+    del world.settings["spark.sql.streaming.stateStore.safekeeper.url"]
+    with pytest.raises(Py4JJavaError, match=r"set spark\.sql\.streaming\.stateStore\.safekeeper\.url"):
+        world.provider()
+
+
+def test_a_store_that_stays_unavailable_fails_the_commit_and_keeps_the_state(world: Any, items: Any) -> None:
+    url = f"file://{world.folder}/store"
+    provider = world.provider(url=url, retryMs=200)
+    provider.open(0, None).put(1, 1, "a").commit()
+    store = provider.open(1, None).put(2, 2, "b")
+    folder = world.folder / "store"
+    folder.rename(world.folder / "away")
+    folder.write_text("in the way")
+    with pytest.raises(Py4JJavaError, match="CANNOT_COMMIT"):
+        store.commit()
+    assert not store.hasCommitted()
+    store.abort()
+    folder.unlink()
+    (world.folder / "away").rename(folder)
+    assert items(provider.open(1, None).items()) == {"1:1": "a"}

@@ -1,0 +1,76 @@
+"""One store at a time has a provider's state, and gives it back however its task ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+
+def test_a_second_store_waits_until_the_first_is_done(world: Any) -> None:
+    provider = world.provider()
+    first = provider.open(0, None).put(1, 1, "a")
+    second = provider.openInBackground(1)
+    assert not second.isDone()
+    first.commit()
+    assert second.get().get(1, 1) == "a"
+
+
+def test_whoever_waits_too_long_gets_an_error_that_names_the_holder(world: Any) -> None:
+    provider = world.provider(leaseMs=50)
+    provider.open(0, None)
+    with pytest.raises(Py4JJavaError, match="UNRELEASED_THREAD_ERROR"):
+        provider.open(0, None)
+
+
+def test_a_task_that_fails_before_its_commit_leaves_nothing(world: Any, items: Any) -> None:
+    provider = world.provider(leaseMs=1000)
+    store = provider.openInTask(0, False, "the task failed")
+    assert not store.hasCommitted()
+    assert items(provider.open(0, None).items()) == {}
+
+
+def test_a_task_that_fails_after_its_commit_can_be_repeated(world: Any, items: Any) -> None:
+    provider = world.provider(leaseMs=1000)
+    assert provider.openInTask(0, True, "the task failed").hasCommitted()
+    retry = provider.open(0, None)
+    assert items(retry.items()) == {}
+    retry.put(1, 1, "by the retry").commit()
+    assert items(world.provider().open(1, None).items()) == {"1:1": "by the retry"}
+
+
+def test_a_task_that_ends_well_gives_the_state_back(world: Any, items: Any) -> None:
+    provider = world.provider(leaseMs=1000)
+    provider.openInTask(0, True, None)
+    assert items(provider.open(1, None).items()) == {"1:1": "by a task"}
+
+
+def test_reading_an_old_version_meanwhile_disturbs_no_writer(world: Any, items: Any) -> None:
+    """The state data source makes a provider of its own."""
+    provider = world.provider()
+    provider.open(0, None).put(1, 1, "v1").commit()
+    provider.open(1, None).put(1, 1, "v2").commit()
+    writer = provider.open(2, None).put(1, 1, "v3")
+    reader = world.provider().openForReading(1, None)
+    assert items(reader.items()) == {"1:1": "v1"}
+    writer.put(2, 2, "more").commit()
+    assert items(reader.items()) == {"1:1": "v1"}
+    assert items(world.provider().open(3, None).items()) == {"1:1": "v3", "2:2": "more"}
+
+
+def test_a_closed_provider_lets_its_store_finish(world: Any, items: Any) -> None:
+    provider = world.provider()
+    store = provider.open(0, None).put(1, 1, "a")
+    provider.provider().close()
+    store.put(2, 2, "b").commit()
+    assert items(world.provider().open(1, None).items()) == {"1:1": "a", "2:2": "b"}
+
+
+def test_a_store_of_an_unloaded_provider_is_upgraded_by_it(world: Any, items: Any) -> None:
+    old, new = world.provider(), world.provider()
+    old.open(0, None).put(1, 1, "a").commit()
+    reader = old.openForReading(1, None)
+    old.provider().close()
+    new.upgrade(reader).put(2, 2, "b").commit()
+    assert items(new.open(2, None).items()) == {"1:1": "a", "2:2": "b"}

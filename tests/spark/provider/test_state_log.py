@@ -1,0 +1,16 @@
+"""The state log against plain maps, under random puts, removes, commits, aborts, undo, cleaning and loading."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("seed", range(200 if LONG else 8))
+def test_the_log_does_what_a_map_does(jvm: Any, seed: int) -> None:
+    jvm.StateLogModel.run(seed, 20_000 if LONG else 3_000)

@@ -1,0 +1,150 @@
+"""The jar: made once, whole, the same every time, and a sentence where it cannot be made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from safekeeper.spark import PROVIDER, BadSetup, build, jar
+
+CLASS = "package p; public final class {0} {{ {1} }}"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache, and no jar that came with the wheel."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "SHIPPED", tmp_path / "nowhere")
+    return tmp_path / "cache" / "safekeeper"
+
+
+@pytest.fixture
+def sources(tmp_path, monkeypatch):
+    """Sources that compile in no time, in place of ours."""
+    folder = tmp_path / "java" / "p"
+    folder.mkdir(parents=True)
+    (folder / "One.java").write_text(CLASS.format("One", ""))
+    (folder / "Two.java").write_text(CLASS.format("Two", "private static final One ONE = new One();"))
+    monkeypatch.setattr(build, "SOURCES", folder.parent)
+    return folder
+
+
+def test_the_bridge_compiles_without_a_warning_and_holds_the_provider(tmp_path):
+    build.build(build.SOURCES, build.spark_home(), tmp_path / "bridge.jar", build.STRICT)
+    with zipfile.ZipFile(tmp_path / "bridge.jar") as bridge:
+        assert PROVIDER.replace(".", "/") + ".class" in bridge.namelist()
+        assert bridge.namelist()[0] == "META-INF/MANIFEST.MF"
+
+
+def test_the_same_sources_give_the_same_bytes(sources, tmp_path):
+    jars = [tmp_path / "a.jar", tmp_path / "b.jar"]
+    for target in jars:
+        build.build(sources, build.spark_home(), target)
+    assert jars[0].read_bytes() == jars[1].read_bytes()
+
+
+def test_a_jar_is_made_once_and_again_when_the_sources_change(cache, sources, monkeypatch):
+    first = jar()
+    (sources / "One.java").write_text(CLASS.format("One", "int changed;"))
+    second = jar()
+    assert first != second
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")  # nothing could be compiled any more
+    assert jar() == second
+    assert {path.name for path in cache.iterdir()} == {Path(first).name, Path(second).name, "lock"}
+
+
+def test_a_jar_that_came_with_the_wheel_is_used(cache, sources, tmp_path, monkeypatch):
+    shipped = tmp_path / "nowhere" / build.jar_name(build.SUPPORTED[0])
+    shipped.parent.mkdir()
+    shipped.touch()
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert jar() == str(shipped)
+    assert not cache.exists()
+
+
+def test_processes_that_need_it_at_the_same_time_make_it_once(cache, tmp_path):
+    log = tmp_path / "compilations"
+    javac = tmp_path / "jdk" / "bin" / "javac"
+    javac.parent.mkdir(parents=True)
+    javac.write_text(f'#!/bin/sh\necho compiling >> {log}\nexec "{build.find_tool("javac")}" "$@"\n')
+    javac.chmod(0o755)
+    code = (
+        "import pathlib; from safekeeper.spark import build; build.SHIPPED = pathlib.Path('/nowhere')\n"
+        f"build.SOURCES = pathlib.Path({str(_tiny(tmp_path))!r}); print(build.find_jar())"
+    )
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=os.environ | {"JAVA_HOME": str(tmp_path / "jdk")},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    printed = {child.communicate(timeout=120)[0] for child in children}
+    assert len(printed) == 1
+    assert Path(printed.pop().strip()).parent == cache
+    assert log.read_text() == "compiling\n"
+
+
+def _tiny(tmp_path):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "One.java").write_text("final class One { }")
+    return folder
+
+
+def test_a_build_that_fails_leaves_nothing_behind_and_says_where_the_error_is(cache, sources):
+    (sources / "Two.java").write_text(CLASS.format("Two", "int two = missing;"))
+    with pytest.raises(BadSetup, match=r"does not compile with .*Two\.java:1: error: cannot find symbol$"):
+        jar()
+    assert [path.name for path in cache.iterdir()] == ["lock"]
+
+
+def _spark(folder, version):
+    (folder / "jars").mkdir(parents=True)
+    (folder / "jars" / f"spark-core_2.13-{version}.jar").touch()
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    (
+        pytest.param(
+            lambda tmp: {"JAVA_HOME": str(tmp)}, "there is no javac in JAVA_HOME=.*install a JDK", id="JAVA_HOME"
+        ),
+        pytest.param(lambda tmp: {"JAVA_HOME": "", "PATH": str(tmp)}, "no javac on the path: install", id="no JDK"),
+        pytest.param(lambda tmp: {"SPARK_HOME": str(tmp)}, "holds no Spark .* correct SPARK_HOME", id="no Spark"),
+        pytest.param(
+            lambda tmp: {"SPARK_HOME": _spark(tmp / "old", "4.2.1")}, "no bridge for Spark 4.2, only for 4.3", id="old"
+        ),
+    ),
+)
+def test_what_is_missing_is_one_line(cache, sources, tmp_path, monkeypatch, environment, says):
+    for name, value in environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(BadSetup, match=says) as raised:
+        jar()
+    assert "\n" not in str(raised.value)
+
+
+def test_without_pyspark_it_says_what_to_install(cache, tmp_path):
+    shutil.copy(build.__file__, tmp_path / "build.py")
+    code = "import build\ntry: build.find_jar()\nexcept build.BuildError as error: print(error)"
+    bare = subprocess.run(
+        [sys.executable, "-S", "-c", code],  # without site-packages
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert bare.stdout == "PySpark is not installed: pip install 'safekeeper[spark]'\n"

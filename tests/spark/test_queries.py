@@ -1,0 +1,169 @@
+"""Every kind of stateful query gives what it gives on Spark's own state stores, restarted in the middle."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+STATE = "spark.sql.streaming.stateStore."
+
+
+@dataclass(frozen=True)
+class Scenario:
+    query: Callable[..., Any]
+    mode: str = "append"
+    inputs: tuple[str, ...] = ("left",)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    on_batch: Callable[..., Any] = lambda rows, batch: None
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(**details):
+    """Enters the query below it into the table."""
+
+    def enter(query):
+        SCENARIOS[query.__name__] = Scenario(query, **details)
+        return query
+
+    return enter
+
+
+@scenario(mode="update")
+def aggregation(left):
+    return left.groupBy("key").agg(F.count("*"), F.sum("number"), F.max("time"))
+
+
+@scenario()
+def windowed_aggregation(left):
+    windows = left.withWatermark("time", "2 minutes").groupBy(F.window("time", "5 minutes", "2 minutes"), "key")
+    return windows.agg(F.count("*"), F.sum("number"))
+
+
+@scenario(mode="complete")
+def aggregation_without_keys(left):
+    return left.agg(F.count("*"), F.avg("number"))
+
+
+@scenario()
+def drop_duplicates(left):
+    return left.dropDuplicates(["key", "number"])
+
+
+@scenario()
+def drop_duplicates_with_watermark(left):
+    return left.withWatermark("time", "2 minutes").dropDuplicates(["number", "time"])
+
+
+@scenario()
+def drop_duplicates_within_watermark(left):
+    return left.withWatermark("time", "2 minutes").dropDuplicatesWithinWatermark(["key"])
+
+
+def join(left, right, kind):
+    left = left.withWatermark("time", "2 minutes").alias("left")
+    right = right.withWatermark("time", "3 minutes").alias("right")
+    near = F.expr(
+        "left.key = right.key and left.number % 10 = right.number % 10"
+        " and right.time between left.time and left.time + interval 5 minutes"
+    )
+    return left.join(right, near, kind)
+
+
+@scenario(inputs=("left", "right"))
+def inner_join(left, right):
+    return join(left, right, "inner")
+
+
+@scenario(inputs=("left", "right"))
+def left_outer_join(left, right):
+    return join(left, right, "leftOuter")
+
+
+@scenario(inputs=("left", "right"))
+def semi_join(left, right):
+    return join(left, right, "leftSemi")
+
+
+@scenario()
+def session_windows(left):
+    sessions = left.withWatermark("time", "2 minutes").groupBy(F.session_window("time", "40 seconds"), "key")
+    return sessions.agg(F.count("*"), F.sum("number"))
+
+
+@scenario(mode="update")
+def apply_in_pandas_with_state(left):
+    def count(key, chunks, state):
+        import pandas
+
+        seen, total = state.get if state.exists else (0, 0)
+        for chunk in chunks:
+            seen, total = seen + len(chunk), total + int(chunk["number"].sum())
+        state.update((seen, total))
+        if seen > 20:
+            state.remove()
+        yield pandas.DataFrame({"key": [key[0]], "seen": [seen], "total": [total]})
+
+    return left.groupBy("key").applyInPandasWithState(
+        count, "key string, seen int, total int", "seen int, total int", "update", GroupStateTimeout.NoTimeout
+    )
+
+
+@scenario()
+def limit(left):
+    return left.limit(200)
+
+
+@scenario(mode="update", settings={STATE + "unloadOnCommit": "true"})
+def aggregation_unloaded_on_commit(left):
+    return aggregation(left)
+
+
+@scenario(mode="update", on_batch=lambda rows, batch: rows.count())
+def aggregation_in_a_batch_with_two_actions(left):
+    return aggregation(left)
+
+
+@scenario()
+def two_stateful_steps(left):
+    once = left.withWatermark("time", "2 minutes").dropDuplicates(["key", "number", "time"])
+    return once.groupBy(F.window("time", "5 minutes")).count()
+
+
+@pytest.fixture(scope="module")
+def expected(runner, events, hdfs):
+    """What a query gives on Spark's own store, asked once."""
+    return functools.cache(lambda name: run(name, runner, events, hdfs))
+
+
+def run(name, runner, events, settings):
+    """The rows of every batch of a query that was restarted after the second one."""
+    found = SCENARIOS[name]
+    inputs = {input: events(seed) for seed, input in enumerate(found.inputs)}
+    query = runner(found.query, inputs, {**found.settings, **settings}, found.mode, found.on_batch)
+    query.run(0, 1)
+    return query.run(2)
+
+
+@pytest.mark.parametrize("format", ("1", "2"))
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_query_gives_the_same_rows_in_every_batch(name, format, runner, events, expected, ours):
+    results = run(name, runner, events, {**ours(), STATE + "checkpointFormatVersion": format})
+    assert any(expected(name).values())
+    assert results == expected(name)
+
+
+@pytest.mark.parametrize("scheme", ("file", "sqlite"))
+@pytest.mark.parametrize("name", ("aggregation", "inner_join", "session_windows"))
+def test_it_does_so_on_every_backend(name, scheme, runner, events, expected, ours):
+    assert run(name, runner, events, ours(scheme)) == expected(name)
