@@ -128,7 +128,7 @@ class Proxy:
 
     def cut(self):
         """Break the connections to the clients; what they have sent still arrives when it is released."""
-        for client, _ in self._sockets:
+        for client, _ in list(self._sockets):  # not those that take their place meanwhile
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
 
