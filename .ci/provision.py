@@ -14,6 +14,7 @@ PACKAGES = {
     "chromium": "chromium",
     "javac": "openjdk-17-jdk-headless",
     "ip": "iproute2",
+    "mvn": "maven",
     "openssl": "openssl",
     "redis-server": "redis-server",
 }

@@ -57,6 +57,7 @@ BUNDLED: dict[str, Bundled] = {
     "redis": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "Redis 7 or Valkey"),
     "rediss": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "the same over TLS"),
     "redis+unix": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "the same, by socket"),
+    "hbase": Bundled("hbase", "HBaseBackend", "happybase", "hbase", "network", "process", "HBase 2, by Thrift 1"),
 }
 
 
