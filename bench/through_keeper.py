@@ -19,8 +19,8 @@ from safekeeper.bench.session import OpenSessions, Session, Timer, direct_sessio
 from safekeeper.bench.workload import Source, Workload
 from safekeeper.errors import QueueFull
 from safekeeper.keeper import SafeKeeper
-from safekeeper.queue import Bounds
-from safekeeper.ticket import Ticket
+from safekeeper.queues.queue import Bounds
+from safekeeper.queues.ticket import Ticket
 
 
 class KeeperSession(Session):

@@ -28,7 +28,6 @@ from safekeeper.backend import (
     SupportsVerify,
     Survives,
 )
-from safekeeper.backoff import Backoff
 from safekeeper.checkpointed import Checkpointed
 from safekeeper.columns import Column, Columns
 from safekeeper.element import Element
@@ -44,15 +43,16 @@ from safekeeper.errors import (
     TooLarge,
     Unavailable,
 )
-from safekeeper.fuse import Fuse
 from safekeeper.keeper import SafeKeeper
 from safekeeper.metrics import Histogram, Metrics
 from safekeeper.policy import Calibrate, Every, Trigger
-from safekeeper.queue import Bounds
-from safekeeper.reading import Progress
+from safekeeper.queues.backoff import Backoff
+from safekeeper.queues.fuse import Fuse
+from safekeeper.queues.queue import Bounds
+from safekeeper.queues.reading import Progress
+from safekeeper.queues.ticket import Ticket
 from safekeeper.registry import Size, Url, open
 from safekeeper.serializers import Serializer
-from safekeeper.ticket import Ticket
 
 __version__ = "0.1.0"
 

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from safekeeper.backend import CheckpointId, Receipt
 from safekeeper.keeper import SafeKeeper
-from safekeeper.reading import Progress
-from safekeeper.ticket import Entry, Ticket
+from safekeeper.queues.reading import Progress
+from safekeeper.queues.ticket import Entry, Ticket
 
 
 class AsyncKeeper:

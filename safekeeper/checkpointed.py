@@ -25,8 +25,8 @@ from safekeeper.element import Element
 from safekeeper.errors import Closed
 from safekeeper.keeper import SafeKeeper
 from safekeeper.policy import Calibrate, Every, Trigger, Ttl
-from safekeeper.reading import Progress
-from safekeeper.ticket import Ticket
+from safekeeper.queues.reading import Progress
+from safekeeper.queues.ticket import Ticket
 
 _log = logging.getLogger("safekeeper")
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from threading import RLock
 from typing import Generic, TypeVar
 
-from safekeeper.ticket import Ticket
+from safekeeper.queues.ticket import Ticket
 
 S = TypeVar("S")
 

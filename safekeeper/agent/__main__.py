@@ -16,7 +16,7 @@ from safekeeper.agent.frames import VERSION
 from safekeeper.agent.server import Server
 from safekeeper.errors import SafekeeperError
 from safekeeper.keeper import SafeKeeper
-from safekeeper.queue import Bounds
+from safekeeper.queues.queue import Bounds
 
 log = logging.getLogger(__name__)
 

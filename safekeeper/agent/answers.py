@@ -11,7 +11,7 @@ from safekeeper.agent.frames import BadFrame, Body, Code, Kind
 from safekeeper.backend import MAX_VALUE_BYTES, CheckpointId, check_group
 from safekeeper.errors import BadId, Closed, Conflict, Corruption, SafekeeperError, TooLarge, Unavailable
 from safekeeper.keeper import SafeKeeper
-from safekeeper.ticket import Ticket
+from safekeeper.queues.ticket import Ticket
 
 Reply = tuple[Kind, list[bytes]]
 """The kind of a frame and the parts of its body."""

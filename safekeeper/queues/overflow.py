@@ -6,11 +6,11 @@ import time
 from threading import TIMEOUT_MAX
 from typing import Literal, TypeAlias, get_args
 
-from safekeeper.completions import Completions
 from safekeeper.errors import QueueFull, Unavailable
-from safekeeper.queue import LaneQueue
-from safekeeper.stage import Stage
-from safekeeper.ticket import Entry
+from safekeeper.queues.completions import Completions
+from safekeeper.queues.queue import LaneQueue
+from safekeeper.queues.stage import Stage
+from safekeeper.queues.ticket import Entry
 
 Overflow: TypeAlias = Literal["block", "reject", "drop-oldest", "coalesce"]
 """What a save does that finds a queue full; `SafeKeeper` explains them."""

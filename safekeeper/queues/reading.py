@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from safekeeper.backend import Backend, CheckpointId
 from safekeeper.errors import Unavailable
-from safekeeper.fuse import Fuse
-from safekeeper.pipeline import Pipeline
+from safekeeper.queues.fuse import Fuse
+from safekeeper.queues.pipeline import Pipeline
 
 _log = logging.getLogger("safekeeper")
 

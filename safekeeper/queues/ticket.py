@@ -17,8 +17,8 @@ from safekeeper.backend import CheckpointId, Receipt
 from safekeeper.errors import SafekeeperError
 
 if TYPE_CHECKING:
-    from safekeeper.completions import Completions
-    from safekeeper.queue import LaneQueue
+    from safekeeper.queues.completions import Completions
+    from safekeeper.queues.queue import LaneQueue
 
 Outcome: TypeAlias = Receipt | SafekeeperError
 

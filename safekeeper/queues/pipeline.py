@@ -12,16 +12,16 @@ from collections.abc import Callable
 from threading import Condition, Thread
 from typing import Any
 
-from safekeeper import lifetime
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt
-from safekeeper.backoff import Backoff
-from safekeeper.completions import Completions
 from safekeeper.errors import Closed, SafekeeperError, Unavailable
 from safekeeper.metrics import Metrics
-from safekeeper.overflow import Entrance, Overflow
-from safekeeper.queue import Bounds
-from safekeeper.stage import Stage
-from safekeeper.ticket import Callback, Entry, Outcome, Ticket
+from safekeeper.queues import lifetime
+from safekeeper.queues.backoff import Backoff
+from safekeeper.queues.completions import Completions
+from safekeeper.queues.overflow import Entrance, Overflow
+from safekeeper.queues.queue import Bounds
+from safekeeper.queues.stage import Stage
+from safekeeper.queues.ticket import Callback, Entry, Outcome, Ticket
 
 _GRACE = 1.0  # seconds for idle threads to end at close
 

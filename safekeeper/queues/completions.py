@@ -16,8 +16,8 @@ from threading import TIMEOUT_MAX, Condition, Lock, Thread
 from safekeeper.backend import CheckpointId
 from safekeeper.errors import SafekeeperError, Unavailable
 from safekeeper.metrics import Metrics
-from safekeeper.notices import Notices
-from safekeeper.ticket import Callback, Entry, Outcome, Ticket
+from safekeeper.queues.notices import Notices
+from safekeeper.queues.ticket import Callback, Entry, Outcome, Ticket
 
 _log = logging.getLogger("safekeeper")
 

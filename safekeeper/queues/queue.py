@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from threading import Condition, Lock
 
 from safekeeper.backend import CheckpointId
-from safekeeper.ticket import Entry
+from safekeeper.queues.ticket import Entry
 
 
 @dataclass(frozen=True, slots=True)
