@@ -1,6 +1,6 @@
 """What `hbase:` costs on top of happybase: the same saves and fetches, through us and through the driver alone.
 
-    python -m safekeeper.bench.hbase_overhead [--rounds 5] [--seconds 2] [--url hbase://...]
+    python -m safekeeper.bench.hbase_overhead [--rounds 5] [--seconds 2] [--threads 1,32] [--url hbase://...]
 
 Nine saves and one fetch of 1 KB, over 1,000 ids of one group, from 1 to 32 threads; a save is one id, or a batch of
 100. The driver does what somebody would write by hand: a pool of as many connections as there are threads, one row per
@@ -31,7 +31,7 @@ from safekeeper.registry import Url
 IDS = 1000
 VALUE_BYTES = 1024
 BATCH = 100
-THREADS = (1, 2, 4, 8, 16, 32)
+THREADS = "1,2,4,8,16,32"
 FETCH_SHARE = 0.1
 
 Operation = Callable[[list[bytes]], object]
@@ -100,17 +100,17 @@ def server_at(url: str | None) -> Iterator[str]:
         yield server.url
 
 
-def compare(url: str, rounds: int, seconds: float) -> Iterator[Result]:
+def compare(url: str, threads_tried: list[int], rounds: int, seconds: float) -> Iterator[Result]:
     """Both arms in turns, for each number of threads and each size of a save."""
     place = Url.parse(url)
     value = random.Random(0).randbytes(VALUE_BYTES)  # noqa: S311
     driver_table = "happybase_alone"
-    with safekeeper.open(f"{url}?connections={max(THREADS)}") as store:
+    with safekeeper.open(f"{url}?connections={max(threads_tried)}") as store:
         with closing(happybase.Connection(place.host, place.port)) as connection:
             if driver_table.encode() not in connection.tables():
                 connection.create_table(driver_table, {"data": {"max_versions": 1}})
         for batch in (1, BATCH):
-            for threads in THREADS:
+            for threads in threads_tried:
                 # Not one pool for all of it: those of its connections that are idle for a minute break.
                 pool = happybase.ConnectionPool(threads, host=place.host, port=place.port)
                 ours = measure(*our_operations(store, value), batch, threads, seconds)
@@ -124,10 +124,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What hbase: costs on top of happybase.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--threads", default=THREADS, help="the numbers of threads to measure with")
     parser.add_argument("--url", help="measure on this server; it gets two tables")
     given = parser.parse_args()
     with server_at(given.url) as url:
-        for result in compare(url, given.rounds, given.seconds):
+        for result in compare(url, [int(number) for number in given.threads.split(",")], given.rounds, given.seconds):
             report([result], "safekeeper")
 
 

@@ -14,6 +14,7 @@ from safekeeper.backends.hbase.clock import Clock
 from safekeeper.backends.hbase.layout import (
     CHECKPOINT,
     FIRST_GROUP,
+    HEAD,
     KEY,
     LONG_KEY_BYTES,
     PART,
@@ -28,7 +29,6 @@ from safekeeper.backends.hbase.layout import (
     locate,
     split,
 )
-from safekeeper.backends.hbase.layout import HEAD as HEAD_ROW
 from safekeeper.backends.hbase.options import HBaseOptions, Place, parse
 from safekeeper.backends.hbase.sweeper import Sweeper
 from safekeeper.backends.hbase.table import Change, Table, delete, put
@@ -36,8 +36,8 @@ from safekeeper.backends.hbase.trouble import Misconfigured
 from safekeeper.errors import BadUrl, Unavailable
 from safekeeper.registry import Url
 
-_WINDOW_BYTES = 1024 * 1024
-"""How much one call changes at most, besides a last value: below the 2 MB of a Thrift frame."""
+_WINDOW_BYTES = 1536 * 1024
+"""How much one call changes at most: below the 2 MB of a Thrift frame, and more than any one id has."""
 _WINDOW_ROWS = 1000
 _ROW_OVERHEAD = 64
 _KEYS_TOGETHER = 1000
@@ -96,18 +96,19 @@ class HBaseBackend(Backend):
             if value is not None and len(value) > PART_BYTES:
                 self._write_large(group, row, id.key, value)
                 continue
-            window[row] = delete(row) if value is None else put(row, _cells(id.key, encode(group, id.key, value)))
-            nbytes += len(value or b"") + len(row) + _ROW_OVERHEAD
-            if nbytes > _WINDOW_BYTES or len(window) == _WINDOW_ROWS:
+            size = len(value or b"") + len(id.key) + len(row) + _ROW_OVERHEAD
+            if window and (nbytes + size > _WINDOW_BYTES or len(window) == _WINDOW_ROWS):
                 self._change(window)
                 window, nbytes = {}, 0
+            window[row] = delete(row) if value is None else put(row, _cells(id.key, encode(group, id.key, value)))
+            nbytes += size
         if window:
             self._change(window)
         return Receipt(self.survives)
 
     def _change(self, rows: Mapping[bytes, Change]) -> int:
         """Change the rows of ids, then remove the parts of the values that this replaced; the time of the change."""
-        replaced = [self._large.pop(row) for row in rows if row in self._large] if self._large else []
+        replaced = [old for old in (self._large.pop(row, None) for row in rows) if old] if self._large else []
         timestamp = self._clock.next(after=max((old.timestamp for old in replaced), default=0))
         self._table.write(list(rows.values()), timestamp)
         self._clock.settle(timestamp)
@@ -123,7 +124,7 @@ class HBaseBackend(Backend):
             self._read_rows([CheckpointId(group.name, key)], {})
         head, parts = split(group, key, value)
         for part_row, part in zip(head.rows(group), parts, strict=True):
-            self._table.write([put(part_row, {PART: part, HEAD_ROW: row})], self._clock.next())
+            self._table.write([put(part_row, {PART: part, HEAD: row})], self._clock.next())
         if time.monotonic() - started > self._options.orphans_after / 2:
             raise Unavailable(f"{CheckpointId(group.name, key)}: writing its parts took too long: raise orphans-after=")
         timestamp = self._change({row: put(row, _cells(key, head.encode()))})

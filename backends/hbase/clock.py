@@ -32,6 +32,8 @@ _SELDOM = 10_000_000
 """How often the others read, in microseconds."""
 _DRIFT = 50e-6
 """How far two clocks come apart, at most: 50 microseconds in a second."""
+_OVERSLEPT = 1_000
+"""A shorter wait gives way to other threads and processes, again and again: a sleep could take much longer."""
 _JUMP = 1_000_000
 """A wait longer than this means that the server's clock was set back; waiting for it would help nobody."""
 
@@ -99,12 +101,15 @@ class Clock:
 
     def settle(self, timestamp: int) -> None:
         """Return when every write that begins afterwards, anywhere, gets a later time than *timestamp*."""
-        bounds = self._bounds
-        if bounds is not None:
-            moment = now()
-            left = timestamp - int(moment + bounds.later(moment).low) + 1
-            if 0 < left < _JUMP:
-                time.sleep(left / 1_000_000)
+        while (left := timestamp - self._passed()) >= 0:
+            if left > _JUMP:
+                return
+            time.sleep(max(0, left - _OVERSLEPT) / 1_000_000)
+
+    def _passed(self) -> int:
+        """What the server's clock has passed for certain."""
+        moment = now()
+        return int(moment + self._bounds.later(moment).low) if self._bounds is not None else moment
 
     def _current_bounds(self) -> Bounds:
         with self._lock:

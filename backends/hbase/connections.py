@@ -38,7 +38,9 @@ class Link:
 
     def is_good(self) -> bool:
         """Whether the server has neither hung up nor sent anything since its last answer."""
-        return not select.select([self._socket.sock], [], [], 0)[0]
+        poll = select.poll()
+        poll.register(self._socket.sock, select.POLLIN)
+        return not poll.poll(0)
 
     def close(self) -> None:
         self._socket.close()

@@ -114,7 +114,7 @@ def test_the_wrong_transport_is_one_clear_line(hbase, framed):
 def test_the_framed_transport_takes_everything_too(framed, name):
     largest, longest = bytes(5_000_000), CheckpointId("g" * 255, b"k" * MAX_KEY_BYTES)
     with safekeeper.open(f"hbase://127.0.0.1:{framed.port}/{name}?transport=framed") as store:
-        ids = {CheckpointId("g", b"%d" % n): bytes(1_000_000) for n in range(4)}
+        ids = {CheckpointId("g", b"%d" % n * 30_000): bytes(1_048_576 - n % 2) for n in range(4)}
         store.write(Batch({A: largest, longest: b"long", **ids}))
         assert store.read([A, longest, *ids]) == [largest, b"long", *ids.values()]
 

@@ -19,8 +19,9 @@ class World:
         monkeypatch.setattr(clock.time, "sleep", self._sleep)
 
     def _sleep(self, seconds):
-        self.slept += round(seconds * 1_000_000)
-        self.time += round(seconds * 1_000_000)
+        slept = round(seconds * 1_000_000) + 1
+        self.slept += slept
+        self.time += slept
 
     def pass_on(self, delay):
         self.time += delay
