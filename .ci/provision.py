@@ -1,4 +1,6 @@
-"""Installs what the tests need besides Python packages: Debian's packages, when run as root.
+"""Installs what is needed besides Python packages: Debian's packages, when run as root.
+
+    provision.py [COMMAND...]       only what these commands need; everything without one
 
 Whoever is not root installs the packages named below once, with apt or with whatever the system has.
 """
@@ -11,8 +13,10 @@ import subprocess
 import sys
 
 PACKAGES = {
+    "chromium": "chromium",
     "javac": "openjdk-17-jdk-headless",
     "ip": "iproute2",
+    "mvn": "maven",
     "openssl": "openssl",
     "redis-server": "redis-server",
 }
@@ -21,7 +25,8 @@ PACKAGES = {
 
 def main() -> None:
     """Install the packages whose commands are missing."""
-    missing = [package for command, package in PACKAGES.items() if shutil.which(command) is None]
+    wanted = sys.argv[1:] or list(PACKAGES)
+    missing = [PACKAGES[command] for command in wanted if shutil.which(command) is None]
     if not missing:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:

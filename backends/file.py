@@ -3,8 +3,7 @@
     ROOT/GROUP/KEY.ckpt         one id
     ROOT/.tmp/WRITER/           files being written; its writer holds a lock on the folder
 
-Every name is the escaped group or key: letters, digits, `_` and `-` stand for themselves, any other byte is `%xx`; of a
-name that would be too long the beginning is kept and `=` and a hash follow. The file holds the id in full.
+Names and content are those of `envelope.py`.
 
 A write goes to a temporary file, is synced, then renamed over the old file, then the folder is synced: at any moment
 the old file or the new one is there, whole. A group's folder stays when its last id goes: if it could be removed and
@@ -14,12 +13,10 @@ made again by somebody else, a rename into it would be durable only after a sync
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import itertools
 import os
 import secrets
 import shutil
-import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -27,26 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Self
-from urllib.parse import unquote_to_bytes
 
-import xxhash
-
-from safekeeper.backend import MAX_GROUP_BYTES, MAX_KEY_BYTES, Backend, Batch, CheckpointId, Damage, Receipt, Scope
+from safekeeper.backend import Backend, Batch, CheckpointId, Damage, Receipt, Scope
+from safekeeper.backends.envelope import MAX_HEAD_BYTES, decode, decode_id, decode_value, encode, escape, unescape
 from safekeeper.backends.local import make_folder, os_errors_as_unavailable, survives_on, sync_folder, write_all
 from safekeeper.errors import Corruption
 from safekeeper.registry import Url
 
-# file:   "SKF1" | xxh3 u64 | group_len u8 | key_len u16 | group | key | value to the end of the file
-#         little endian; the checksum covers everything after itself; frozen: version 2 gets another mark
-_MARK = b"SKF1"
-_HEAD = struct.Struct("<4sQBH")
-_CHECKED_FROM = 12
 _SUFFIX = ".ckpt"
 _TEMPORARY = ".tmp"
-
-_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
-_ESCAPED = [chr(byte) if byte in _PLAIN else f"%{byte:02x}" for byte in range(256)]
-_LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +82,7 @@ class FileBackend(Backend):
                     continue
                 temporary = self._temporary_folder().new_name()
                 waiting.append((temporary, path))
-                syncing += _write_synced(temporary, _encode(id, value))
+                syncing += _write_synced(temporary, encode(id, value))
             while waiting:
                 self._move(*waiting[-1])
                 waiting.pop()
@@ -127,17 +113,14 @@ class FileBackend(Backend):
             data = path.read_bytes()
         except FileNotFoundError:
             return None
-        found, value = _decode(path, data)
-        if found != id:
-            raise Corruption(f"{path}: holds {found} instead of {id}: files were renamed")
-        return value
+        return decode_value(path, data, id)
 
     def keys(self, group: str) -> Iterator[bytes]:
         self.check_open()
         with os_errors_as_unavailable(self._root):
-            for path in _files(self._root / _name(group.encode())):
+            for path in _files(self._root / escape(group.encode())):
                 self.check_open()
-                key = _unescape(path.name.removesuffix(_SUFFIX))
+                key = unescape(path.name.removesuffix(_SUFFIX))
                 if key is not None:
                     yield key
                 elif id := _read_id(path):
@@ -148,7 +131,7 @@ class FileBackend(Backend):
         with os_errors_as_unavailable(self._root):
             for folder in _folders(self._root):
                 self.check_open()
-                group = _unescape(folder.name)
+                group = unescape(folder.name)
                 if group is not None:
                     if next(_files(folder), None):
                         yield group.decode()
@@ -164,7 +147,7 @@ class FileBackend(Backend):
                 try:
                     data = path.read_bytes()
                     checked(len(data))
-                    id, _ = _decode(path, data)
+                    id, _ = decode(path, data)
                     if self._path(id) != path:
                         yield Damage(str(path), f"holds {id}, which belongs in another file: files were renamed")
                 except FileNotFoundError:
@@ -182,7 +165,7 @@ class FileBackend(Backend):
             temporary.close()
 
     def _path(self, id: CheckpointId) -> Path:
-        return self._root / _name(id.group.encode()) / (_name(id.key) + _SUFFIX)
+        return self._root / escape(id.group.encode()) / (escape(id.key) + _SUFFIX)
 
     def _temporary_folder(self) -> _TemporaryFolder:
         with self._lock:
@@ -233,55 +216,11 @@ def _lock_folder(path: Path) -> int:
     return -1
 
 
-def _name(raw: bytes) -> str:
-    name = "".join([_ESCAPED[byte] for byte in raw])
-    if len(name) <= _LONGEST_NAME:
-        return name
-    return f"{name[:100]}={hashlib.sha256(raw).hexdigest()}"
-
-
-def _unescape(name: str) -> bytes | None:
-    """What `_name` was made from; None if it is not in the name in full."""
-    return None if "=" in name else unquote_to_bytes(name)
-
-
-def _encode(id: CheckpointId, value: bytes) -> list[bytes]:
-    group = id.group.encode()
-    checked = b"%c%b%b%b" % (len(group), len(id.key).to_bytes(2, "little"), group, id.key)
-    checksum = xxhash.xxh3_64(checked)
-    checksum.update(value)
-    return [_MARK, checksum.intdigest().to_bytes(8, "little"), checked, value]
-
-
-def _decode_id(path: Path, data: bytes) -> tuple[CheckpointId, int]:
-    """The id in the head of a file, and where its value starts."""
-    if data[:4] != _MARK:
-        raise Corruption(f"{path}: is no checkpoint file of version 1")
-    if len(data) < _HEAD.size:
-        raise Corruption(f"{path}: ends after {len(data)} bytes")
-    _, _, group_size, key_size = _HEAD.unpack_from(data)
-    key_from = _HEAD.size + group_size
-    try:
-        return CheckpointId(
-            data[_HEAD.size : key_from].decode(), data[key_from : key_from + key_size]
-        ), key_from + key_size
-    except ValueError as error:
-        raise Corruption(f"{path}: holds no valid id: {error}") from error
-
-
-def _decode(path: Path, data: bytes) -> tuple[CheckpointId, bytes]:
-    """The id and the value in a file, both checked."""
-    id, start = _decode_id(path, data)
-    if xxhash.xxh3_64_intdigest(memoryview(data)[_CHECKED_FROM:]) != _HEAD.unpack_from(data)[1]:
-        raise Corruption(f"{path}: the checksum does not match: the file was damaged after it was written")
-    return id, data[start:]
-
-
 def _read_id(path: Path) -> CheckpointId | None:
     """The id of a file, without reading its value; None if the file is gone."""
     try:
         with open(path, "rb", buffering=0) as file:
-            return _decode_id(path, file.read(_HEAD.size + MAX_GROUP_BYTES + MAX_KEY_BYTES))[0]
+            return decode_id(path, file.read(MAX_HEAD_BYTES))[0]
     except FileNotFoundError:
         return None
 

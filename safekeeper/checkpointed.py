@@ -72,7 +72,8 @@ class Checkpointed(Generic[S]):
         self._elements: dict[bytes, Element[S]] = {}
         self._dirty: OrderedDict[bytes, Element[S]] = OrderedDict()  # events after the newest save, the oldest first
         self._postponed: OrderedDict[bytes, Element[S]] = OrderedDict()  # due, but the queues were too full
-        self._failed: dict[bytes, Element[S]] = {}  # their save failed
+        self._saving: dict[bytes, Element[S]] = {}  # their newest save has not completed
+        self._failed: dict[bytes, Element[S]] = {}  # it has failed
         self._ttl = None if ttl is None else Ttl(ttl)
         self._closing = Event()
         self._sweeper: Thread | None = None
@@ -119,14 +120,17 @@ class Checkpointed(Generic[S]):
         return count
 
     def checkpoint(self) -> list[Ticket]:
-        """Save everything that had events since its newest save."""
+        """Save everything that is dirty. When all the tickets have completed, every event before the call is stored."""
         with self._guard:
-            dirty = list(self._dirty.values())
+            elements = list({**self._saving, **self._dirty}.values())
         tickets = []
-        for element in dirty:
+        for element in elements:
             with element.lock:
-                if element.version > element.submitted and not element.gone:
-                    tickets.append(self._save(element))
+                if not element.gone:
+                    ticket = element.ticket
+                    if ticket is None or element.version > element.submitted or _has_failed(ticket):
+                        ticket = self._save(element)
+                    tickets.append(ticket)
         return tickets
 
     def close(self) -> None:
@@ -136,17 +140,8 @@ class Checkpointed(Generic[S]):
             sweeper, self._sweeper = self._sweeper, None
         if sweeper is not None:
             sweeper.join()
-        self.checkpoint()
-        saved = [element for element in self._copy(self._elements) if element.ticket is not None]
-        for element in saved:
-            with element.lock:
-                version, attempt, ticket = element.submitted, element.attempt, element.ticket
-            assert ticket is not None
-            ticket.outcome()
-            self._saved(element, version, attempt, ticket)  # its callback may come a moment later
-        for element in self._copy(self._failed):
-            assert element.ticket is not None
-            element.ticket.result()
+        for ticket in self.checkpoint():
+            ticket.result()
 
     def __len__(self) -> int:
         """How many elements are in memory."""
@@ -193,7 +188,7 @@ class Checkpointed(Generic[S]):
         """Take a locked element out of memory."""
         with self._guard:
             element.gone = True
-            for elements in (self._elements, self._dirty, self._postponed, self._failed):
+            for elements in (self._elements, self._dirty, self._postponed, self._saving, self._failed):
                 elements.pop(element.key, None)
             if self._ttl is not None:
                 self._ttl.drop(element.key)
@@ -253,6 +248,7 @@ class Checkpointed(Generic[S]):
             element.attempt += 1
             for elements in (self._dirty, self._postponed, self._failed):
                 elements.pop(element.key, None)
+            self._saving[element.key] = element
         told = partial(self._saved, element, element.version, element.attempt)
         try:
             element.ticket = self._keeper.save(self._id(element.key), element.state, callback=told)
@@ -266,6 +262,8 @@ class Checkpointed(Generic[S]):
         if isinstance(ticket.outcome(), Receipt):
             with self._guard:
                 element.stored = max(element.stored, version)
+                if element.stored == element.submitted and not element.gone:
+                    self._saving.pop(element.key, None)
         elif element.attempt == attempt:
             self._not_saved(element, element.stored)
 
@@ -274,6 +272,7 @@ class Checkpointed(Generic[S]):
             if not element.gone:
                 element.submitted = submitted
                 element.since = time.monotonic()
+                self._saving.pop(element.key, None)
                 self._dirty[element.key] = self._failed[element.key] = element
 
     def _sweep(self) -> None:
@@ -311,3 +310,7 @@ class Checkpointed(Generic[S]):
     def _copy(self, elements: Mapping[bytes, Element[S]]) -> list[Element[S]]:
         with self._guard:
             return list(elements.values())
+
+
+def _has_failed(ticket: Ticket) -> bool:
+    return ticket.done() and not isinstance(ticket.outcome(), Receipt)

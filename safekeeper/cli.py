@@ -33,6 +33,7 @@ from safekeeper.backend import (
     SupportsVerify,
     Survives,
 )
+from safekeeper.bench.cli import app as bench
 from safekeeper.dev.cli import app as dev
 from safekeeper.errors import Corruption, SafekeeperError
 from safekeeper.registry import BUNDLED, third_party
@@ -44,6 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(bench, name="bench")
 app.add_typer(dev, name="dev")
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)

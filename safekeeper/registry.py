@@ -47,13 +47,17 @@ class Bundled:
     summary: str
 
 
+# A row that ends with a plus serves every scheme that begins so.
 BUNDLED: dict[str, Bundled] = {
     "memory": Bundled("memory", "MemoryBackend", None, None, "process", "nothing", "a dict, for tests and examples"),
     "file": Bundled("file", "FileBackend", None, None, "host", "process, os, power", "one file per id"),
     "log": Bundled("log", "LogBackend", None, None, "process", "process, os, power", "append-only files, the default"),
+    "lmdb": Bundled("lmdb", "LmdbBackend", "lmdb", "lmdb", "host", "process, os, power", "LMDB, atomic batches"),
+    "objects+": Bundled("objects", "ObjectsBackend", "fsspec", "objects", "network", "as asserted", "any fsspec store"),
     "redis": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "Redis 7 or Valkey"),
     "rediss": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "the same over TLS"),
     "redis+unix": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "the same, by socket"),
+    "hbase": Bundled("hbase", "HBaseBackend", "happybase", "hbase", "network", "process", "HBase 2, by Thrift 1"),
 }
 
 
@@ -73,7 +77,8 @@ def open(url: str) -> Backend:
 
 def backend_class(scheme: str) -> type[Backend]:
     """The class that serves *scheme*, imported now. Raise `BadUrl` when there is none or its driver is missing."""
-    if row := BUNDLED.get(scheme):
+    family, plus, _ = scheme.partition("+")
+    if row := BUNDLED.get(scheme) or BUNDLED.get(family + plus):
         return _import_bundled(scheme, row)
     if point := third_party().get(scheme):
         try:

@@ -15,7 +15,7 @@ from typing import Self
 
 from safekeeper.errors import SafekeeperError
 
-_START_SECONDS = 60
+_START_SECONDS = 180
 
 
 class DevError(SafekeeperError):
@@ -54,7 +54,7 @@ class ServerProcess:
         return self._process.pid
 
     def start(self) -> None:
-        """Start the server and wait until its log says that it is ready."""
+        """Start the server and wait until it is ready."""
         self.folder.mkdir(parents=True, exist_ok=True)
         # setpriv has the kernel kill the server when we die, and then becomes the server: same process id.
         command = [find_command("setpriv"), "--pdeathsig", "KILL", *self._command]
@@ -63,12 +63,16 @@ class ServerProcess:
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
         give_up = time.monotonic() + _START_SECONDS
-        while self._ready not in self.log.read_text(errors="replace"):
+        while not self.is_ready():
             if self._process.poll() is not None or time.monotonic() > give_up:
                 self.kill()
                 said = " ".join(self.log.read_text(errors="replace").split())
                 raise DevError(f"{self._command[0]} did not start: {said[-500:]}")
             time.sleep(0.01)
+
+    def is_ready(self) -> bool:
+        """Whether the server's log says that it can be used. Where that is not enough, a subclass asks more of it."""
+        return self._ready in self.log.read_text(errors="replace")
 
     def kill(self) -> None:
         """End the server at once, as a crash would. That it does not run is not an error."""

@@ -35,7 +35,6 @@ PROVIDER = "io.safekeeper.spark.SafeKeeperStateStoreProvider"
 PREFIX = "spark.sql.streaming.stateStore.safekeeper."
 """What the names of all settings start with; Spark shows a provider none outside `spark.sql.streaming.stateStore.`"""
 
-
 OPTIONS: dict[str, str] = {
     "python": "the interpreter that runs the agents; the one PySpark uses",
     "queue_bytes": "how many bytes of commits an agent holds at most, and how many of values being read; 128 MiB",
@@ -49,7 +48,6 @@ OPTIONS: dict[str, str] = {
     "moved_checkpoint": "when a checkpoint folder is not where its state was first written: refuse or adopt; refuse",
 }
 """What `configure` takes besides the URL, and the default. As a setting, `queue_bytes` is `PREFIX` + `queueBytes`."""
-
 
 _SECRETS = "(?i)secret|password|token|access[.]?key|credential|stateStore[.]safekeeper[.]url"
 """Spark's own default for what its UI and logs do not show, and the URL, for URLs that hold a password."""
@@ -135,7 +133,9 @@ def check_backend(url: str, master: str) -> None:
     """
     with safekeeper.open(url) as backend:
         if backend.scope is Scope.PROCESS and not _is_local(master):
-            raise BadSetup(f"{url} is seen by one process only, and {master} has several: choose another backend")
+            raise BadSetup(
+                f"{Url.parse(url)} is seen by one process only, and {master} has several: choose another backend"
+            )
 
 
 def _is_local(master: str) -> bool:
@@ -168,5 +168,6 @@ def _check_jvm(jar: str) -> None:
         java.Class.forName(PROVIDER, False, java.Thread.currentThread().getContextClassLoader())
     except Py4JJavaError:
         raise BadSetup(
-            f"Spark's JVM runs already and has no bridge: configure before the first session, or submit with {jar}"
+            "Spark's JVM runs already and has no bridge: "
+            f"configure before the first session, or submit with --jars {jar}"
         ) from None

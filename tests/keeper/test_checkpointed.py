@@ -219,6 +219,18 @@ def test_checkpoint_saves_what_is_dirty_now(keeper):
         assert group.checkpoint() == []
 
 
+def test_the_tickets_of_a_checkpoint_cover_saves_under_way(store, keeper):
+    """Whoever waits for them may tell upstream that everything up to here is stored."""
+    with words(keeper) as group:
+        with store.hold("write") as gate:
+            saved = count(group, b"under way").ticket
+            gate.wait_for(1)
+            queued = count(group, b"queued").ticket
+            assert group.checkpoint() == [saved, queued]
+        keeper.flush()
+        assert all(ticket.done() for ticket in (saved, queued))
+
+
 def test_a_state_may_be_replaced(keeper):
     with Checkpointed(keeper, "numbers", lambda: 0) as group:
         for _ in range(3):

@@ -36,9 +36,8 @@ def main(url: str, node: int, nodes: int, seed: int, length: int, first: int) ->
                 if position > last:
                     element.state = [count + 1, position]
             if position % 10 == 0:
-                counters.checkpoint()
-                keeper.flush()
-                assert keeper.metrics().stored + keeper.metrics().superseded == keeper.metrics().saves
+                for ticket in counters.checkpoint():
+                    ticket.result()
                 print(position, flush=True)
     print(length, flush=True)
 

@@ -1,7 +1,7 @@
 """A disk that remembers every operation, and the states in which a power cut could leave it.
 
-What was synced is there. Of what was not, anything may be: each write whole, torn at any sector or gone, and each change of
-a name made or not, in any combination.
+What was synced is there. Of what was not, anything may be: each write whole, torn at any sector or gone, and each
+change of a name made or not, in any combination.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class Disk:
     def after_a_power_cut(self, how: str, random: Random) -> dict[Path, bytes]:
         """A state in which the files may be found.
 
-        *how* is "lost" (all that was not synced), "kept" (nothing is lost), "names" (only writes are lost), "writes" (only
-        names are lost) or "random".
+        *how* is "lost" (all that was not synced), "kept" (nothing is lost), "names" (only writes are lost), "writes"
+        (only names are lost) or "random".
         """
         names = dict(self.names)
         for change in self.pending_names:

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import safekeeper
 from safekeeper import BadUrl, Batch, CheckpointId, Columns, Conflict, Corruption, Survives, Unavailable
 from safekeeper.backends.log import LogBackend, LogOptions
+from safekeeper.backends.log.background import Background
 from safekeeper.backends.log.files import Files
 from safekeeper.testing.peer import Peer
 
@@ -278,7 +280,7 @@ def test_where_unsynced_writes_were_lost_every_later_write_fails(tmp_path):
         files.fail("write", errno.EIO)
         with pytest.raises(Unavailable):
             put(store, b=bytes(2 << 20))  # more than the buffer takes
-        with pytest.raises(Unavailable, match="are lost .*: open the log again"):
+        with pytest.raises(Unavailable, match=r"are lost .*: open the log again"):
             put(store, c=b"3")
         assert get(store, "a") == b"1"
     with LogBackend(tmp_path) as store:
@@ -354,19 +356,66 @@ def test_a_log_overwritten_a_hundred_times_its_size_keeps_a_bounded_size(tmp_pat
 def test_a_deleted_id_does_not_come_back_from_an_old_segment_when_its_grave_is_compacted(tmp_path):
     root, options = tmp_path / "store", LogOptions(segment=4096)
     with LogBackend(root, options, QuickFiles()) as store:
-        put(store, victim=b"old", **{f"stay{n}": bytes(300) for n in range(9)})  # stays where it is: mostly live
-        put(store, filler=bytes(3000))
+        put(store, victim=b"old", **{f"stay{n}": bytes(400) for n in range(8)})  # stays where it is: mostly live
+        put(store, filler=bytes(400))
         delete = Batch()
         delete.delete(id_of("victim"))
         store.write(delete)
-        for turn in range(40):
-            put(store, filler=bytes([turn]) * 2000)  # the grave's segment dies many times over
-        wait_for_passes(store)
-    for index in root.glob("*/*.index"):
-        index.unlink()
+        (graves_segment,) = store._log.store.state.segments.keys() - {1}
+        for turn in range(100):
+            put(store, filler=bytes([turn]) * 400)
+        wait_for_a_pass(store)
+        assert 1 in store._log.store.state.segments
+        assert graves_segment not in store._log.store.state.segments
+    without_index(root)
     with LogBackend(root, options) as store:
         assert get(store, "victim") is None, "the grave was dropped before what it hides"
-        assert get(store, "filler") == bytes([39]) * 2000
+        assert get(store, "filler") == bytes([99]) * 400
+
+
+def test_a_value_written_while_compaction_copies_the_old_one_is_the_one_that_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(Background, "due", lambda self: False)  # no other pass shall tidy up after this one
+    root, options = tmp_path / "store", LogOptions(segment=4096)
+    with LogBackend(root, options, QuickFiles()) as store:
+        put(store, a=b"old", dead=bytes(3000))
+        put(store, dead=bytes(3000))
+        put(store, dead=bytes(3000))
+        turns = iter([{"a": b"new"}, {"a": b"newest"}, {}])
+
+        def meanwhile(copied: int) -> None:
+            for values in turns:  # each begins another segment
+                put(store, **values, filler=bytes(3000))
+
+        store._log._writing.background._compactor.run(meanwhile, everything=True)
+        assert get(store, "a") == b"newest"
+    without_index(root)
+    with LogBackend(root, options) as store:
+        assert get(store, "a") == b"newest"
+
+
+def without_index(root: Path) -> None:
+    """Leave only the segments to tell what is there."""
+    indexes = list(root.glob("*/*.index"))
+    assert indexes
+    for index in indexes:
+        index.unlink()
+
+
+def test_compaction_gives_back_files_that_nobody_reads_any_more_and_no_others(tmp_path):
+    with LogBackend(tmp_path / "store", LogOptions(segment=4096), QuickFiles()) as store:
+        put(store, **{f"k{n}": bytes(100) for n in range(20)})
+        store.compact()
+        listing = store.keys("group")
+        seen = {next(listing)}
+        put(store, **{f"k{n}": bytes(50) for n in range(20)})
+        store.compact()
+        open_files = len(os.listdir("/proc/self/fd"))
+        for turn in range(20):
+            put(store, **{f"k{n}": bytes(turn) for n in range(20)})
+            store.compact()
+            assert get(store, "k0") == bytes(turn)
+        assert len(os.listdir("/proc/self/fd")) <= open_files + 2
+        assert seen | set(listing) == {b"k%d" % n for n in range(20)}, "a listing lost its files"
 
 
 def test_graves_that_hide_nothing_any_more_are_dropped(tmp_path):
@@ -377,16 +426,20 @@ def test_graves_that_hide_nothing_any_more_are_dropped(tmp_path):
             batch = Batch()
             batch.delete(id_of(f"passing{turn}"))
             store.write(batch)
-        wait_for_passes(store)
+        wait_for_a_pass(store)
         assert store.stats().details["indexed"] < 3000
         store.compact()
         assert store.stats().details["indexed"] == 1
         assert get(store, "cold") == b"cold"
 
 
-def wait_for_passes(store: LogBackend) -> None:
-    store._log._writing.background._compactor._running.acquire()
-    store._log._writing.background._compactor._running.release()
+def wait_for_a_pass(store: LogBackend) -> None:
+    """Let the pass that is running or due come to its end."""
+    background = store._log._writing.background
+    while background.due() or background._wake.is_set():
+        time.sleep(0.01)
+    with background._compactor._running:
+        assert background.problem == ""
 
 
 def test_compaction_of_everything_leaves_the_live_values_and_nothing_else(tmp_path):

@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 
+from safekeeper.dev.hbase import HBaseServer
 from safekeeper.dev.redis import RedisCluster, RedisServer, make_certificate
 
 
@@ -49,6 +50,30 @@ def valkey(servers):
         yield server
 
 
+@pytest.fixture(scope="session")
+def hbase(servers):
+    with HBaseServer(servers / "hbase") as server:
+        yield server
+
+
+@pytest.fixture
+def hbase_url(hbase):
+    """The URL of a store in HBase that nobody has written to yet."""
+    return f"hbase://127.0.0.1:{hbase.port}/test_{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def hbase_behind(proxy_to, hbase, hbase_url):
+    """Makes a `Proxy` in front of HBase's Thrift server, and the URL of the same store through it."""
+
+    def make(**options):
+        proxy = proxy_to(hbase)
+        query = "&".join(f"{name.replace('_', '-')}={value}" for name, value in options.items())
+        return proxy, f"hbase://127.0.0.1:{proxy.port}/{hbase_url.rpartition('/')[2]}?{query}"
+
+    return make
+
+
 @pytest.fixture
 def fresh():
     """Makes the URL of a store in a server that nobody has written to yet."""
@@ -71,6 +96,8 @@ class Proxy:
         self._flowing.set()
         self._stopped = []
         self._sockets = []
+        self._answers = True
+        self.answered = 0
         self.held = b""
         self.port = self._listener.getsockname()[1]
         self.url = f"redis://127.0.0.1:{self.port}/0"
@@ -101,9 +128,22 @@ class Proxy:
 
     def cut(self):
         """Break the connections to the clients; what they have sent still arrives when it is released."""
-        for client, _ in self._sockets:
+        for client, _ in list(self._sockets):  # not those that take their place meanwhile
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
+
+    def release_and_wait(self):
+        """Let what was held back arrive, and return when the server has answered it, whether or not anybody hears."""
+        before = self.answered
+        self.release()
+        give_up = time.monotonic() + 60
+        while self.answered == before:
+            assert time.monotonic() < give_up, "the server did not answer what was held back"
+            time.sleep(0.005)
+
+    def cut_at_the_next_answer(self):
+        """Break the connections as soon as the server answers anything, and let nobody connect again."""
+        self._answers = False
 
     def _accept(self):
         with suppress(OSError):
@@ -133,10 +173,14 @@ class Proxy:
     def _pass_back(self, server, client):
         with suppress(OSError):
             while data := server.recv(1 << 16):
+                self.answered += len(data)
+                if not self._answers:
+                    self.close()
                 client.sendall(data)
 
     def close(self):
-        self._listener.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # closing alone would let one more client in
         self._listener.close()
         for pair in self._sockets:
             for end in pair:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,8 +11,11 @@ import pytest
 
 import safekeeper
 from safekeeper import Batch, CheckpointId, Unavailable
+from safekeeper.dev.hbase import POM
+from safekeeper.dev.jars import fetch_jars
 from safekeeper.dev.process import DevError
 from safekeeper.dev.redis import RedisServer
+from safekeeper.registry import Url
 
 A = CheckpointId("g", b"a")
 
@@ -75,3 +79,37 @@ def test_data_stays_in_the_folder_that_was_given(dev, tmp_path):
 def test_a_server_that_does_not_start_says_why(tmp_path):
     with pytest.raises(DevError, match=r"did not start: .*no-such-setting"):
         RedisServer(tmp_path, no_such_setting="1").start()
+
+
+@pytest.mark.timeout(600)
+def test_hbase_ends_with_whoever_started_it_however_that_ends(dev):
+    process, url = dev("hbase")
+    with safekeeper.open(url) as store:
+        store.write(Batch({A: b"value"}))
+        assert store.read([A]) == [b"value"]
+    process.kill()
+    give_up = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", Url.parse(url).port)).close()
+        except ConnectionRefusedError:
+            break
+        assert time.monotonic() < give_up, "the server is still there"
+
+
+def test_jars_without_maven_are_one_clear_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("SAFEKEEPER_CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DevError, match=r"mvn is not installed: apt-get install maven"):
+        fetch_jars(POM)
+
+
+def test_jars_that_cannot_be_fetched_leave_no_half_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("SAFEKEEPER_CACHE", str(tmp_path / "cache"))
+    command = tmp_path / "mvn"
+    command.write_text("#!/bin/sh\necho '[ERROR] the repository cannot be reached'; exit 1\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(DevError, match=r"mvn could not fetch the jars: \[ERROR\] the repository cannot be reached"):
+        fetch_jars(POM)
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]

@@ -95,7 +95,7 @@ def test_a_jvm_that_runs_without_the_bridge_is_refused(quick):
     said = run(code).stdout.strip()
     assert said == (
         "BadSetup Spark's JVM runs already and has no bridge: "
-        f"configure before the first session, or submit with {jar()}"
+        f"configure before the first session, or submit with --jars {jar()}"
     )
 
 

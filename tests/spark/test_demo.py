@@ -13,6 +13,7 @@ from rich.console import Console
 from safekeeper.spark.demo.__main__ import Demo, Driver, DriverFailed
 
 
+@pytest.mark.timeout(900)  # three processes start, twice
 def test_a_driver_that_is_killed_half_way_counts_exactly_when_it_is_started_again(environment, ours, tmp_path):
     url = next(value for name, value in ours().items() if name.endswith("url"))
     said = io.StringIO()

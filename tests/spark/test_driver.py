@@ -58,17 +58,18 @@ def is_there(pid):
 
 
 def wait_for_the_end_of(pids):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while any(map(is_there, pids)):
         assert time.monotonic() < deadline, "agents were left behind"
         time.sleep(0.05)
 
 
+@pytest.mark.timeout(900)  # three processes start, twice
 def test_spark_submit_with_conf_alone_keeps_state_in_the_backend_and_leaves_no_agent(submit, tmp_path, agents_of):
     job = submit()
     assert "counts [('a', 2), ('b', 1)]" in read_until_done(job)
     running = agents_of(job.pid)
-    assert job.wait(60) == 0
+    assert job.wait() == 0
     wait_for_the_end_of(running)
     assert list(tmp_path.glob("store/*/*.ckpt"))
 
@@ -78,5 +79,5 @@ def test_spark_submit_with_conf_alone_keeps_state_in_the_backend_and_leaves_no_a
     running = agents_of(again.pid)
     assert running
     again.kill()
-    again.wait(60)
+    again.wait()
     wait_for_the_end_of(running)

@@ -32,7 +32,7 @@ with safekeeper.open(sys.argv[1]) as store:
     store.write(Batch({CheckpointId("g", b"a"): b"kept"}))
 """
 
-STORES = ["file"]
+STORES = ["file", "lmdb", "objects+file"]
 
 
 def attempt(tmp_path, scheme, mount, size=10):

@@ -20,11 +20,12 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The Python process beside this executor that keeps commits in the backend; one for each URL, shared by all partitions.
+ * The Python process beside this executor that keeps commits in the backend; one for each URL, shared by all
+ * partitions.
  *
- * <p>It is started when it is first needed and again when it has died; what was under way is then sent again, which is
- * harmless since a commit is written once under an id of its own. Its standard input is a pipe from this JVM, so it ends
- * when the JVM does, however that happens.
+ * <p>It is started when it is first needed and again when it has died; what was under way is then sent again, which
+ * is harmless since a commit is written once under an id of its own. Its standard input is a pipe from this JVM, so
+ * it ends when the JVM does, however that happens.
  */
 final class Agent {
   private static final Logger LOG = LoggerFactory.getLogger(Agent.class);
@@ -201,8 +202,8 @@ final class Agent {
     throw new IllegalStateException(
         ready.has("error")
             ? "the backend cannot be opened: " + ready.path("error").asText()
-            : python + " -m safekeeper.agent did not start, its standard error says why: is safekeeper installed for that"
-                + " interpreter? " + Settings.PREFIX + "python chooses another one");
+            : python + " -m safekeeper.agent did not start, its standard error says why: is safekeeper installed for"
+                + " that interpreter? " + Settings.PREFIX + "python chooses another one");
   }
 
   /** Whether a signal ended the agent, which says nothing against starting it again. */

@@ -6,8 +6,8 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * The key of a commit in the store. It says everything about the commit but its content, so one listing of the keys shows
- * every chain of commits.
+ * The key of a commit in the store. It says everything about the commit but its content, so one listing of the keys
+ * shows every chain of commits.
  *
  * <pre>
  * commit_VERSION_ID_PARENT_OLDEST_TIME     the numbers with 19 decimal digits, the ids with 36 characters

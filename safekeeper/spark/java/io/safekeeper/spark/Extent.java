@@ -4,8 +4,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Which commits a load of the log must read: those from the head, the oldest record that may be some key's newest, to the
- * end. Reading a commit costs something however small it is, so each weighs at least {@code leastWeight}.
+ * Which commits a load of the log must read: those from the head, the oldest record that may be some key's newest,
+ * to the end. Reading a commit costs something however small it is, so each weighs at least {@code leastWeight}.
  */
 final class Extent {
   private final int leastWeight;

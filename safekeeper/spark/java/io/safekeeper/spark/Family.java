@@ -38,8 +38,8 @@ final class Family {
   }
 
   /**
-   * Let the newest record of the key in the record at {@code holder} be the one at {@code address}, or none with 0; return
-   * the one before.
+   * Let the newest record of the key in the record at {@code holder} be the one at {@code address}, or none with 0;
+   * return the one before.
    */
   int link(int holder, int address) {
     byte[] page = pages.page(holder);

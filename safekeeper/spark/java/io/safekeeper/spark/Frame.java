@@ -17,9 +17,10 @@ import net.jpountz.xxhash.XXHashFactory;
  * block:   raw length u32 | compressed length u32 | compressed bytes
  * </pre>
  *
- * <p>Little endian. A checksum covers everything after itself. A block holds whole records, or with the highest bit of its
- * raw length set, the beginning of one that the next block goes on with. What does not fit into one value of the store
- * goes into parts, which come before the blocks of the head; the head is written last and says how many there are. {@code live} is the number of keys after the commit; {@code oldest} and {@code offset} say where the
+ * <p>Little endian. A checksum covers everything after itself. A block holds whole records, or with the highest bit
+ * of its raw length set, the beginning of one that the next block goes on with. What does not fit into one value of
+ * the store goes into parts, which come before the blocks of the head; the head is written last and says how many
+ * there are. {@code live} is the number of keys after the commit; {@code oldest} and {@code offset} say where the
  * oldest record that is needed lies: so many raw bytes into the commit of that version. Flag 1: the records' numbers
  * are big endian. Frozen: another layout is another format.
  */

@@ -67,7 +67,10 @@ final class HashIndex {
     return (int) slots[slotOf(hash, address)] != 0;
   }
 
-  /** Let the record at {@code to} be the newest instead of the one at {@code from}, which is it and has the same key. */
+  /**
+   * Let the record at {@code to} be the newest instead of the one at {@code from}, which is it and has the same
+   * key.
+   */
   void replace(int hash, int from, int to) {
     reserve();
     slots[slotOf(hash, from)] = entry(hash, to);

@@ -12,8 +12,9 @@ import java.util.Set;
 /**
  * The commits of one store, as one listing of its keys showed them.
  *
- * <p>A version may have been committed more than once: by a retry, by two actions on one batch, by a task that everybody had
- * given up. Such siblings have different ids; each names its parent, so each is the end of a chain of its own.
+ * <p>A version may have been committed more than once: by a retry, by two actions on one batch, by a task that
+ * everybody had given up. Such siblings have different ids; each names its parent, so each is the end of a chain of
+ * its own.
  */
 final class History {
   private static final Comparator<CommitKey> BY_TIME =
@@ -32,9 +33,9 @@ final class History {
   /**
    * The commit of a version, with that id unless it is null.
    *
-   * <p>When nobody knows the id, as in Spark's checkpoint format 1, it is the commit that the latest one of all descends
-   * from, else the latest of that version. The latest of all, not the one of the highest version: a query may have been
-   * set back to an old batch, and then the higher versions are those that nobody wants any more.
+   * <p>When nobody knows the id, as in Spark's checkpoint format 1, it is the commit that the latest one of all
+   * descends from, else the latest of that version. The latest of all, not the one of the highest version: a query
+   * may have been set back to an old batch, and then the higher versions are those that nobody wants any more.
    */
   Optional<CommitKey> find(long version, String id) {
     if (id != null) {
@@ -63,8 +64,8 @@ final class History {
   }
 
   /**
-   * The keys that no load of the latest commit's version, or of the {@code retained} - 1 before it, needs; oldest first.
-   * Higher versions are kept, too.
+   * The keys that no load of the latest commit's version, or of the {@code retained} - 1 before it, needs; oldest
+   * first. Higher versions are kept, too.
    *
    * <p>Parts go only when their version is below all that is kept: those of a newer one may belong to a commit whose
    * head is just being written.
@@ -72,7 +73,9 @@ final class History {
   List<byte[]> garbage(int retained) {
     long version = latest().map(CommitKey::version).orElse(0L);
     Set<CommitKey> needed = new HashSet<>();
-    byId.values().stream().filter(commit -> commit.version() > version - retained).forEach(commit -> keep(commit, needed));
+    byId.values().stream()
+        .filter(commit -> commit.version() > version - retained)
+        .forEach(commit -> keep(commit, needed));
     long oldest = needed.stream().mapToLong(CommitKey::version).min().orElse(0);
     List<byte[]> garbage = new ArrayList<>();
     for (byte[] key : keys) {

@@ -8,8 +8,8 @@ import java.util.UUID;
 import java.util.function.Supplier;
 
 /**
- * The state of one partition in memory, and how it gets from one version to another: by undo, by replay of the commits that
- * are missing, and only where neither will do, by a load from the beginning.
+ * The state of one partition in memory, and how it gets from one version to another: by undo, by replay of the
+ * commits that are missing, and only where neither will do, by a load from the beginning.
  *
  * <p>For whoever holds the provider's {@link Lease}.
  */

@@ -5,9 +5,9 @@ import java.util.Arrays;
 /**
  * The memory of a state log: pages of bytes that are only ever appended to.
  *
- * <p>A record's <em>address</em> is an int, the page's slot and the place in the page in units of 8 bytes; 0 is no address. A
- * <em>position</em> is a long that says how far the log had come, and grows for ever; slots are used again. A record
- * never spans two pages; one that is larger than a page gets a page of its own size.
+ * <p>A record's <em>address</em> is an int, the page's slot and the place in the page in units of 8 bytes; 0 is no
+ * address. A <em>position</em> is a long that says how far the log had come, and grows for ever; slots are used
+ * again. A record never spans two pages; one that is larger than a page gets a page of its own size.
  *
  * <p>Bytes once written are never changed while anybody could see them: what is cut off is copied away first, and the
  * table of pages is replaced, not edited, when pages go. Whoever keeps a table ({@link #table}) keeps reading what was

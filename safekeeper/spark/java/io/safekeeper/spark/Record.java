@@ -14,8 +14,8 @@ import org.apache.spark.unsafe.Platform;
  *             the column family, 0 without an extension; for MERGED, how many bytes at the end of the value are new
  * </pre>
  *
- * Numbers have the byte order of the machine, as Spark's rows have; a frame says which one it was. Frozen: a change makes
- * a new frame format.
+ * Numbers have the byte order of the machine, as Spark's rows have; a frame says which one it was. Frozen: a change
+ * makes a new frame format.
  */
 final class Record {
   /** The key was removed; there is no value. */

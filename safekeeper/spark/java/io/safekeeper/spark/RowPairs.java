@@ -8,8 +8,8 @@ import scala.collection.AbstractIterator;
 import scala.runtime.BoxedUnit;
 
 /**
- * Keys with their values as they were when the iterator was opened, whatever is put or removed meanwhile. The pair and its
- * rows are used again for each step; the rows point into the pages.
+ * Keys with their values as they were when the iterator was opened, whatever is put or removed meanwhile. The pair
+ * and its rows are used again for each step; the rows point into the pages.
  */
 final class RowPairs extends AbstractIterator<UnsafeRowPair> {
   private final byte[][] table;

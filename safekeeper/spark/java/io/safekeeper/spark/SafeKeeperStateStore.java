@@ -1,8 +1,7 @@
 package io.safekeeper.spark;
 
-import java.util.HashMap;
+import io.safekeeper.spark.FamilyViews.View;
 import java.util.HashSet;
-import java.util.Map;
 import java.util.Set;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
@@ -29,8 +28,6 @@ import scala.jdk.javaapi.CollectionConverters;
  * task. Rows that it returns point into the pages and are used again by the next call.
  */
 final class SafeKeeperStateStore implements StateStore, Lease.Holder {
-  private static final String DEFAULT = "default"; // StateStore.DEFAULT_COL_FAMILY_NAME
-
   private enum Phase {
     UPDATING,
     COMMITTED,
@@ -40,18 +37,14 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
 
   private final SafeKeeperStateStoreProvider provider;
   private final long version;
-  private final Map<String, View> views = new HashMap<>();
   private StateLog log;
-  private View defaultView;
+  private FamilyViews families;
   private boolean readOnly;
   private boolean forcedSnapshot;
   private boolean inTask;
   private boolean checkedFormat;
   private Phase phase = Phase.UPDATING;
   private LoadedState.Committed committed;
-
-  /** A column family as this store sees it; {@code family} is null when Spark knows it and the log does not. */
-  private record View(FamilySpec spec, Family family, UnsafeRow value) {}
 
   SafeKeeperStateStore(
       SafeKeeperStateStoreProvider provider, long version, boolean readOnly, boolean forcedSnapshot) {
@@ -68,7 +61,7 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
   /** The state is loaded; from here on the store can be used, until the task is over. */
   void open(StateLog loaded) {
     log = loaded;
-    defaultView = view(DEFAULT, log.defaultFamily());
+    families = new FamilyViews(provider.families(), log);
     TaskContext task = TaskContext.get();
     if (task == null) {
       return;
@@ -129,16 +122,16 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
     int record = Pages.offset(address);
     int at = Record.valueOffset(page, record);
     int length = Record.valueLength(page, record);
-    if (view.spec.multiple()) {
-      ValueList.Rows rows = new ValueList.Rows(page, at, length, view.value);
+    if (view.spec().multiple()) {
+      ValueList.Rows rows = new ValueList.Rows(page, at, length, view.value());
       return rows.hasNext() ? rows.next() : null;
     }
-    view.value.pointTo(page, Record.at(at), length);
+    view.value().pointTo(page, Record.at(at), length);
     if (!checkedFormat) {
-      provider.checkFormat(key, view.value, view.spec);
+      provider.checkFormat(key, view.value(), view.spec());
       checkedFormat = true;
     }
-    return view.value;
+    return view.value();
   }
 
   @Override
@@ -168,7 +161,7 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
   public Iterator<UnsafeRow> valuesIterator(UnsafeRow key, String family) {
     View view = lists("valuesIterator", family);
     int address = find(view, key);
-    UnsafeRow row = new UnsafeRow(view.spec.valueFields());
+    UnsafeRow row = new UnsafeRow(view.spec().valueFields());
     if (address == 0) {
       return new ValueList.Rows(new byte[0], 0, 0, row);
     }
@@ -215,31 +208,32 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
   }
 
   private int find(View view, UnsafeRow key) {
-    return view.family == null
+    return view.family() == null
         ? 0
-        : log.find(view.family, key.getBaseObject(), key.getBaseOffset(), key.getSizeInBytes());
+        : log.find(view.family(), key.getBaseObject(), key.getBaseOffset(), key.getSizeInBytes());
   }
 
   private StateStoreIterator<UnsafeRowPair> pairs(View view, Addresses addresses, boolean everyValue) {
-    return RowPairs.over(log.pages().table(), addresses, view.spec, everyValue);
+    return RowPairs.over(log.pages().table(), addresses, view.spec(), everyValue);
   }
 
   private Addresses all(View view) {
-    return view.family == null ? () -> 0 : log.all(view.family);
+    return view.family() == null ? () -> 0 : log.all(view.family());
   }
 
   private Addresses startingWith(View view, UnsafeRow prefix) {
-    require(view.spec.encoder().supportPrefixKeyScan(), "a prefix scan needs a key encoding with a prefix");
-    return view.family == null ? () -> 0 : view.family.ordered().startingWith(view.spec.encoder().encodePrefixKey(prefix));
+    require(view.spec().encoder().supportPrefixKeyScan(), "a prefix scan needs a key encoding with a prefix");
+    byte[] encoded = view.spec().encoder().encodePrefixKey(prefix);
+    return view.family() == null ? () -> 0 : view.family().ordered().startingWith(encoded);
   }
 
   private Addresses between(View view, Option<UnsafeRow> from, Option<UnsafeRow> to) {
-    require(view.spec.encoder().supportsRangeScan(), "a range scan needs a key encoding that is ordered");
-    return view.family == null ? () -> 0 : view.family.ordered().between(encoded(view, from), encoded(view, to));
+    require(view.spec().encoder().supportsRangeScan(), "a range scan needs a key encoding that is ordered");
+    return view.family() == null ? () -> 0 : view.family().ordered().between(encoded(view, from), encoded(view, to));
   }
 
   private static byte[] encoded(View view, Option<UnsafeRow> key) {
-    return key.isEmpty() ? null : view.spec.encoder().encodeKey(key.get());
+    return key.isEmpty() ? null : view.spec().encoder().encodeKey(key.get());
   }
 
   // ---- writing
@@ -248,7 +242,7 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
   public void put(UnsafeRow key, UnsafeRow value, String family) {
     require(value != null, "Cannot put a null value");
     View view = writing("put", family);
-    if (view.spec.multiple()) {
+    if (view.spec().multiple()) {
       putList(key, new UnsafeRow[] {value}, family);
     } else {
       append(view, key, value.getBaseObject(), value.getBaseOffset(), value.getSizeInBytes(), 0);
@@ -289,25 +283,26 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
   @Override
   public void remove(UnsafeRow key, String family) {
     View view = writing("remove", family);
-    log.remove(view.family, key.getBaseObject(), key.getBaseOffset(), key.getSizeInBytes());
+    log.remove(view.family(), key.getBaseObject(), key.getBaseOffset(), key.getSizeInBytes());
   }
 
   @Override
   public void deleteRange(UnsafeRow from, UnsafeRow to, String family) {
     View view = writing("deleteRange", family);
-    require(view.spec.encoder().supportsDeleteRange(), "deleteRange needs a RangeKeyScanStateEncoderSpec");
+    require(view.spec().encoder().supportsDeleteRange(), "deleteRange needs a RangeKeyScanStateEncoderSpec");
     byte[][] table = log.pages().table();
     Addresses doomed = between(view, Option.apply(from), Option.apply(to));
     for (int address = doomed.next(); address != 0; address = doomed.next()) {
       byte[] page = Pages.page(table, address);
       int record = Pages.offset(address);
-      log.remove(view.family, page, Record.at(Record.keyOffset(page, record)), Record.keyLength(page, record));
+      log.remove(view.family(), page, Record.at(Record.keyOffset(page, record)), Record.keyLength(page, record));
     }
   }
 
   private void append(View view, UnsafeRow key, Object value, long valueAt, int valueLength, int added) {
+    Object keyBase = key.getBaseObject();
     log.put(
-        view.family, key.getBaseObject(), key.getBaseOffset(), key.getSizeInBytes(), value, valueAt, valueLength, added);
+        view.family(), keyBase, key.getBaseOffset(), key.getSizeInBytes(), value, valueAt, valueLength, added);
   }
 
   // ---- column families
@@ -315,11 +310,9 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
   @Override
   public void createColFamilyIfAbsent(
       String name, StructType key, StructType value, KeyStateEncoderSpec encoding, boolean multiple, boolean internal) {
-    checkPhase("create_col_family");
-    provider.register(name, key, value, encoding, multiple, internal);
-    if (!readOnly && !name.equals(DEFAULT)) {
-      log.createFamily(name);
-      views.clear();
+    registerColFamily(name, key, value, encoding, multiple, internal);
+    if (!readOnly && !name.equals(FamilySpecs.DEFAULT)) {
+      families.create(name);
     }
   }
 
@@ -327,23 +320,20 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
   @Override
   public void registerColFamily(
       String name, StructType key, StructType value, KeyStateEncoderSpec encoding, boolean multiple, boolean internal) {
-    checkPhase("register_col_family");
-    provider.register(name, key, value, encoding, multiple, internal);
+    checkPhase("create_col_family");
+    provider.families().add(FamilySpec.of(name, key, value, encoding, multiple, internal));
   }
 
   @Override
   public boolean removeColFamilyIfExists(String name) {
     checkPhase("remove_col_family");
-    provider.checkFamilyName("remove_col_family", name, false);
-    views.clear();
-    provider.unregister(name);
-    return log.removeFamily(name);
+    return families.remove(name);
   }
 
   @Override
   public scala.collection.immutable.Set<String> allColumnFamilyNames() {
     Set<String> names = new HashSet<>(log.names().keySet());
-    names.add(DEFAULT);
+    names.add(FamilySpecs.DEFAULT);
     return CollectionConverters.asScala(names).toSet();
   }
 
@@ -351,41 +341,18 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
     if (!hasCommitted() || !provider.isLeasedBy(this)) { // what was committed can be read while the task goes on
       checkPhase(operation);
     }
-    return DEFAULT.equals(family) ? defaultView : other(operation, family);
+    return families.get(operation, family);
   }
 
   private View writing(String operation, String family) {
     checkPhase(operation);
     require(!readOnly, "the store was opened for reading");
-    View view = reading(operation, family);
-    return view.family == null ? view(family, log.createFamily(family)) : view;
+    return families.getOrCreate(operation, family);
   }
 
   private View lists(String operation, String family) {
     View view = reading(operation, family);
     requireLists(view, operation);
-    return view;
-  }
-
-  private View other(String operation, String name) {
-    View view = views.get(name);
-    if (view == null || view.family == null) {
-      provider.checkUse(operation, name);
-      view = view(name, log.family(name));
-      views.put(name, view);
-    }
-    return view;
-  }
-
-  private View view(String name, Family family) {
-    FamilySpec spec = provider.spec(name);
-    if (family != null) {
-      family.keepOrder(spec);
-    }
-    View view = new View(spec, family, new UnsafeRow(spec.valueFields()));
-    if (!name.equals(DEFAULT)) {
-      views.put(name, view);
-    }
     return view;
   }
 
@@ -464,7 +431,7 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
   }
 
   private static void requireLists(View view, String operation) {
-    require(view.spec.multiple(), operation + " needs a column family with several values for a key");
+    require(view.spec().multiple(), operation + " needs a column family with several values for a key");
   }
 
   private static void require(boolean condition, String otherwise) {

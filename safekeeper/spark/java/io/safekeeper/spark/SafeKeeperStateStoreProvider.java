@@ -4,8 +4,6 @@ import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
-import java.util.Map;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.locks.ReentrantReadWriteLock;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
@@ -30,21 +28,20 @@ import org.slf4j.LoggerFactory;
 import scala.Enumeration;
 import scala.Option;
 import scala.Tuple4;
+import scala.collection.immutable.Map$;
 import scala.collection.immutable.Seq;
 
 /**
  * Keeps the state of a stateful query's partition in any safekeeper backend.
  *
- * <p>The state lives in this executor as a {@link StateLog}; a commit is what was appended to it, stored under an id of its
- * own by the {@link Agent} beside the executor. {@link Settings} are under {@code
+ * <p>The state lives in this executor as a {@link StateLog}; a commit is what was appended to it, stored under an id
+ * of its own by the {@link Agent} beside the executor. {@link Settings} are under {@code
  * spark.sql.streaming.stateStore.safekeeper.}
  */
 public final class SafeKeeperStateStoreProvider implements StateStoreProvider, SupportsFineGrainedReplay {
   private static final Logger LOG = LoggerFactory.getLogger(SafeKeeperStateStoreProvider.class);
-  private static final String DEFAULT = "default"; // StateStore.DEFAULT_COL_FAMILY_NAME
 
   private final Lease lease = new Lease();
-  private final Map<String, FamilySpec> specs = new ConcurrentHashMap<>();
   private ReentrantReadWriteLock maintenanceLock;
   private volatile boolean unloaded;
   private volatile boolean closed;
@@ -53,7 +50,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
   private Configuration hadoopConf;
   private Settings settings;
   private Agent agent;
-  private boolean useColumnFamilies;
+  private FamilySpecs families;
   private QueryIdentity identity;
   private Commits commits;
   private LoadedState state;
@@ -79,9 +76,10 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
     id = stateStoreId;
     conf = storeConf;
     hadoopConf = configuration;
-    useColumnFamilies = columnFamilies;
     settings = Settings.of(storeConf).check();
-    specs.put(DEFAULT, FamilySpec.of(DEFAULT, keySchema, valueSchema, encoding, multipleValuesPerKey, false));
+    families = new FamilySpecs(
+        FamilySpec.of(FamilySpecs.DEFAULT, keySchema, valueSchema, encoding, multipleValuesPerKey, false),
+        columnFamilies);
     try {
       identity = QueryIdentity.of(stateStoreId, configuration);
       agent = Agent.of(settings);
@@ -95,7 +93,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
 
   private StateLog newLog() {
     StateLog log = new StateLog(conf.maxVersionsToRetainInMemory(), settings.leastCommitBytes());
-    log.defaultFamily().keepOrder(spec(DEFAULT));
+    log.defaultFamily().keepOrder(families.get(FamilySpecs.DEFAULT));
     return log;
   }
 
@@ -129,7 +127,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
   public StateStore upgradeReadStoreToWriteStore(
       ReadStateStore readStore, long version, Option<String> commitId, boolean forceSnapshot) {
     if (!(readStore instanceof SafeKeeperStateStore store) || !store.isReadOnly() || store.version() != version) {
-      throw new IllegalArgumentException("only a store of the same version that was opened for reading can be upgraded");
+      throw new IllegalArgumentException("only a store of that version that was opened for reading can be upgraded");
     }
     // The provider that opened it may have been unloaded meanwhile and this one be new: it has neither lease nor state.
     SafeKeeperStateStoreProvider opener = store.provider();
@@ -269,61 +267,24 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
   StateStoreMetrics metrics(LoadedState.Committed committed, boolean forcedSnapshot) {
     StateLog log = state.log();
     if (log == null) {
-      return new StateStoreMetrics(0, 0, scala.collection.immutable.Map$.MODULE$.empty(),
-          scala.collection.immutable.Map$.MODULE$.empty());
+      return new StateStoreMetrics(0, 0, Map$.MODULE$.empty(), Map$.MODULE$.empty());
     }
     long keys = log.defaultFamily().index.size();
     for (String name : log.names().keySet()) {
-      FamilySpec spec = specs.get(name);
+      FamilySpec spec = families.get(name);
       keys += spec != null && spec.internal() ? 0 : log.family(name).index.size();
     }
     return Metrics.of(state, keys, committed, forcedSnapshot);
   }
 
   void checkFormat(UnsafeRow key, UnsafeRow value, FamilySpec spec) {
-    if (!useColumnFamilies) {
+    if (!families.areSeveral()) {
       StateStoreProvider.validateStateRowFormat(key, spec.keySchema(), value, spec.valueSchema(), id, conf);
     }
   }
 
-  FamilySpec spec(String name) {
-    return specs.get(name);
-  }
-
-  void register(
-      String name, StructType key, StructType value, KeyStateEncoderSpec encoding, boolean multiple, boolean internal) {
-    checkFamilyName("create_col_family", name, internal);
-    specs.putIfAbsent(name, FamilySpec.of(name, key, value, encoding, multiple, internal));
-  }
-
-  void unregister(String name) {
-    specs.remove(name);
-  }
-
-  /** Refuse names that Spark's own provider refuses. */
-  void checkFamilyName(String operation, String name, boolean internal) {
-    if (!useColumnFamilies) {
-      throw StateStoreErrors.unsupportedOperationException(operation, "the store has one column family");
-    }
-    if (name.isEmpty() || !name.trim().equals(name) || name.equals(DEFAULT) && !internal) {
-      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name);
-    }
-    if (!internal && name.charAt(0) == '$') {
-      throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name);
-    }
-  }
-
-  /** Refuse to use a family that was not created, or at least registered. */
-  void checkUse(String operation, String name) {
-    if (!useColumnFamilies) {
-      throw StateStoreErrors.unsupportedOperationException(operation, "the store has one column family");
-    }
-    if (name.isEmpty() || !name.trim().equals(name)) {
-      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name);
-    }
-    if (!specs.containsKey(name)) {
-      throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name);
-    }
+  FamilySpecs families() {
+    return families;
   }
 
   // ---- replay
@@ -354,8 +315,8 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
       long startVersion, long endVersion, Option<String> family, Option<String> endId) {
     try {
       List<CommitKey> chain = chain(startVersion, endVersion, endId.getOrElse(() -> null));
-      String name = family.getOrElse(() -> DEFAULT);
-      return new ChangeFeed(commits, chain, familyNumber(name, endVersion, endId), spec(name));
+      String name = family.getOrElse(() -> FamilySpecs.DEFAULT);
+      return new ChangeFeed(commits, chain, familyNumber(name, endVersion, endId), families.get(name));
     } catch (IOException | MissingCommit error) {
       Path place = new Path(identity.group(), String.valueOf(endVersion));
       throw Sneaky.sneak(QueryExecutionErrors.failedToReadStreamingStateFileError(place, error));
@@ -377,7 +338,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
 
   /** Families are numbered in the state itself, so for all but the default one it has to be loaded. */
   private int familyNumber(String name, long version, Option<String> commitId) {
-    if (name.equals(DEFAULT)) {
+    if (name.equals(FamilySpecs.DEFAULT)) {
       return Family.DEFAULT;
     }
     ReadStateStore store = getReadStore(version, commitId);

@@ -35,8 +35,8 @@ final class Settings {
   }
 
   /**
-   * {@code python}: the interpreter that runs the agent. By default the one that PySpark uses: {@code spark.pyspark.python},
-   * else {@code PYSPARK_PYTHON} in the executor's environment, else {@code python3}.
+   * {@code python}: the interpreter that runs the agent. By default the one that PySpark uses: {@code
+   * spark.pyspark.python}, else {@code PYSPARK_PYTHON} in the executor's environment, else {@code python3}.
    */
   String python() {
     return get("python")
@@ -60,12 +60,18 @@ final class Settings {
     return number("retryMs", 60_000, 1);
   }
 
-  /** {@code leaseMs}: how long to wait until another task of the executor is done with a partition's state; a minute. */
+  /**
+   * {@code leaseMs}: how long to wait until another task of the executor is done with a partition's state; a
+   * minute.
+   */
   long leaseMillis() {
     return number("leaseMs", 60_000, 0);
   }
 
-  /** {@code codec}: how commits are compressed, {@code zstd} (the default), {@code lz4}, which is faster and larger, or none. */
+  /**
+   * {@code codec}: how commits are compressed, {@code zstd} (the default), {@code lz4}, which is faster and larger,
+   * or none.
+   */
   Codec codec() {
     String name = get("codec").orElse("zstd");
     try {
@@ -97,15 +103,18 @@ final class Settings {
     throw bad("cleanAt", text, "a number above 1");
   }
 
-  /** {@code leastCommitBytes}: a commit counts as at least so large when that is decided, so that small ones do not pile
-   * up; 16 KiB. */
+  /**
+   * {@code leastCommitBytes}: a commit counts as at least so large when that is decided, so that small ones do not pile
+   * up; 16 KiB.
+   */
   int leastCommitBytes() {
     return (int) number("leastCommitBytes", 16 << 10, 1);
   }
 
   /**
-   * {@code movedCheckpoint}: what happens when the checkpoint folder is not where it was when the state was first written:
-   * {@code refuse} (the default), since a copied folder would make two queries write one state, or {@code adopt}.
+   * {@code movedCheckpoint}: what happens when the checkpoint folder is not where it was when the state was first
+   * written: {@code refuse} (the default), since a copied folder would make two queries write one state, or {@code
+   * adopt}.
    */
   boolean adoptsMovedCheckpoint() {
     String mode = get("movedCheckpoint").orElse("refuse");

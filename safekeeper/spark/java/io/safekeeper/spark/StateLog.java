@@ -75,7 +75,8 @@ final class StateLog {
   }
 
   /** Append a value for a key. The last {@code added} bytes of the value are new, if it is a list that was added to. */
-  void put(Family family, Object key, long keyAt, int keyLength, Object value, long valueAt, int valueLength, int added) {
+  void put(
+      Family family, Object key, long keyAt, int keyLength, Object value, long valueAt, int valueLength, int added) {
     begin(family);
     int address = append(family, key, keyAt, keyLength, value, valueAt, valueLength, 0, added);
     if (family.ordered() != null) {
@@ -121,7 +122,10 @@ final class StateLog {
     if (existing != null) {
       return existing;
     }
-    int id = families.keySet().stream().filter(taken -> taken != Family.CATALOG).mapToInt(taken -> taken).max().orElse(0) + 1;
+    int id = 1;
+    while (families.containsKey(id)) {
+      id++;
+    }
     if (id == Family.CATALOG) {
       throw new IllegalStateException("there are no more than 65534 column families");
     }
@@ -215,8 +219,9 @@ final class StateLog {
 
   /** Let the log be able to come back to where it is now, at the end of a commit. */
   void addSavepoint(String id, long version) {
+    long undoEnd = undoDropped + undoSize;
     savepoints.addLast(new Savepoint(
-        id, version, pages.position(), undoDropped + undoSize, appended, liveBytes, extent.head(), extent.headAppended()));
+        id, version, pages.position(), undoEnd, appended, liveBytes, extent.head(), extent.headAppended()));
     if (savepoints.size() > savepointsKept) {
       savepoints.removeFirst();
       forgetBefore(savepoints.getFirst());
@@ -331,7 +336,15 @@ final class StateLog {
   }
 
   private int append(
-      Family family, Object key, long keyAt, int keyLength, Object value, long valueAt, int valueLength, int flags, int added) {
+      Family family,
+      Object key,
+      long keyAt,
+      int keyLength,
+      Object value,
+      long valueAt,
+      int valueLength,
+      int flags,
+      int added) {
     if (((keyLength | valueLength) & 7) != 0) {
       throw new IllegalArgumentException("a row is a multiple of 8 bytes long");
     }

@@ -10,9 +10,9 @@ import java.util.Set;
 import org.apache.spark.unsafe.Platform;
 
 /**
- * Does random things to a {@link StateLog} and to plain maps, and compares them: puts, removes, commits, aborts, going back,
- * cleaning, loading from frames, and iterators that are read while all that goes on. {@code main} takes a seed and a
- * number of steps; the same seed does the same things.
+ * Does random things to a {@link StateLog} and to plain maps, and compares them: puts, removes, commits, aborts,
+ * going back, cleaning, loading from frames, and iterators that are read while all that goes on. {@code main} takes
+ * a seed and a number of steps; the same seed does the same things.
  */
 public final class StateLogModel {
   private static final int KEYS = 400;
@@ -202,7 +202,8 @@ public final class StateLogModel {
       }
     }
     if (target.number > 0) {
-      check(Frame.head(target.values.get(target.values.size() - 1)).live() == log.size(), "the keys that a frame counts");
+      Frame.Head head = Frame.head(target.values.get(target.values.size() - 1));
+      check(head.live() == log.size(), "the keys that a frame counts");
       log.addSavepoint(target.id, target.number);
     }
     now = target.state.copy();

@@ -61,7 +61,8 @@ public final class TestProvider {
   static KeyStateEncoderSpec encoding(String name) {
     return switch (name) {
       case "prefix" -> new PrefixKeyScanStateEncoderSpec(KEY, 1);
-      case "range" -> new RangeKeyScanStateEncoderSpec(KEY, CollectionConverters.asScala(List.<Object>of(0, 1)).toSeq());
+      case "range" -> new RangeKeyScanStateEncoderSpec(
+          KEY, CollectionConverters.asScala(List.<Object>of(0, 1)).toSeq());
       default -> new NoPrefixKeyStateEncoderSpec(KEY);
     };
   }

@@ -1,0 +1,84 @@
+"""One id and its value in one file or object: the name it stands under, and the bytes in it.
+
+In a name letters, digits, `_` and `-` stand for themselves, any other byte is `%xx`; of a name that would be too long
+the beginning is kept, and `=` and a hash follow. The bytes hold the id in full.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from urllib.parse import unquote_to_bytes
+
+import xxhash
+
+from safekeeper.backend import MAX_GROUP_BYTES, MAX_KEY_BYTES, CheckpointId
+from safekeeper.errors import Corruption
+
+# "SKF1" | xxh3 u64 | group_len u8 | key_len u16 | group | key | value to the end
+# little endian; the checksum covers everything after itself; frozen: version 2 gets another mark
+_MARK = b"SKF1"
+_HEAD = struct.Struct("<4sQBH")
+_CHECKED_FROM = 12
+
+MAX_HEAD_BYTES = _HEAD.size + MAX_GROUP_BYTES + MAX_KEY_BYTES
+"""The id is within this many bytes from the beginning."""
+
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+_ESCAPED = [chr(byte) if byte in _PLAIN else f"%{byte:02x}" for byte in range(256)]
+_LONGEST_NAME = 200
+
+
+def escape(raw: bytes) -> str:
+    """The name for a group or a key: never a path, nor empty unless *raw* is."""
+    name = "".join([_ESCAPED[byte] for byte in raw])
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[:100]}={hashlib.sha256(raw).hexdigest()}"
+
+
+def unescape(name: str) -> bytes | None:
+    """What `escape` was made from; None if it is not in the name in full."""
+    return None if "=" in name else unquote_to_bytes(name)
+
+
+def encode(id: CheckpointId, value: bytes) -> list[bytes]:
+    """The bytes for *id* and *value*, in pieces to be written one after the other."""
+    group = id.group.encode()
+    checked = b"%c%b%b%b" % (len(group), len(id.key).to_bytes(2, "little"), group, id.key)
+    checksum = xxhash.xxh3_64(checked)
+    checksum.update(value)
+    return [_MARK, checksum.intdigest().to_bytes(8, "little"), checked, value]
+
+
+def decode_id(place: str | os.PathLike[str], data: bytes) -> tuple[CheckpointId, int]:
+    """The id at the beginning of *data*, and where its value starts."""
+    if data[:4] != _MARK:
+        raise Corruption(f"{place}: is no checkpoint of version 1")
+    if len(data) < _HEAD.size:
+        raise Corruption(f"{place}: ends after {len(data)} bytes")
+    _, _, group_size, key_size = _HEAD.unpack_from(data)
+    key_from = _HEAD.size + group_size
+    try:
+        return CheckpointId(
+            data[_HEAD.size : key_from].decode(), data[key_from : key_from + key_size]
+        ), key_from + key_size
+    except ValueError as error:
+        raise Corruption(f"{place}: holds no valid id: {error}") from error
+
+
+def decode(place: str | os.PathLike[str], data: bytes) -> tuple[CheckpointId, bytes]:
+    """The id and the value in *data*, both checked."""
+    id, start = decode_id(place, data)
+    if xxhash.xxh3_64_intdigest(memoryview(data)[_CHECKED_FROM:]) != _HEAD.unpack_from(data)[1]:
+        raise Corruption(f"{place}: the checksum does not match: it was damaged after it was written")
+    return id, data[start:]
+
+
+def decode_value(place: str | os.PathLike[str], data: bytes, id: CheckpointId) -> bytes:
+    """The value in *data*, which must be that of *id*."""
+    found, value = decode(place, data)
+    if found != id:
+        raise Corruption(f"{place}: holds {found} instead of {id}: files were renamed")
+    return value

@@ -1,0 +1,227 @@
+"""`HBaseBackend`: the contract on top of the layout, the table and the clock."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Self
+
+from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
+from safekeeper.backends.hbase.clock import Clock
+from safekeeper.backends.hbase.layout import (
+    CHECKPOINT,
+    FIRST_GROUP,
+    KEY,
+    LONG_KEY_BYTES,
+    PART,
+    PART_BYTES,
+    Group,
+    Head,
+    check,
+    damaged,
+    decode,
+    encode,
+    group_of,
+    locate,
+    split,
+)
+from safekeeper.backends.hbase.layout import HEAD as HEAD_ROW
+from safekeeper.backends.hbase.options import HBaseOptions, Place, parse
+from safekeeper.backends.hbase.sweeper import Sweeper
+from safekeeper.backends.hbase.table import Change, Table, delete, put
+from safekeeper.backends.hbase.trouble import Misconfigured
+from safekeeper.errors import BadUrl, Unavailable
+from safekeeper.registry import Url
+
+_WINDOW_BYTES = 1024 * 1024
+"""How much one call changes at most, besides a last value: below the 2 MB of a Thrift frame."""
+_WINDOW_ROWS = 1000
+_ROW_OVERHEAD = 64
+_KEYS_TOGETHER = 1000
+_GROUP_ROWS_TOGETHER = 100
+_PARTS_TOGETHER = 8
+_REMEMBERED = 10_000
+"""How many large values a handle knows of, to remove their parts when it replaces them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Large:
+    """A large value that was seen or written in a row."""
+
+    group: Group
+    head: Head
+    timestamp: int
+
+
+class HBaseBackend(Backend):
+    """Checkpoints in HBase: one row per id, and a clock by which whoever writes later wins."""
+
+    scope = Scope.NETWORK
+    survives = Survives.PROCESS
+    """Every write goes into the write-ahead log before it is answered. Whether that is synced to disks, and on how many
+    hosts it lies, cannot be asked through Thrift: declare it with `?assert=`."""
+
+    def __init__(self, place: Place, options: HBaseOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._table = Table(place, options)
+        self._clock = Clock(self._table.read_clock)
+        self._sweeper = Sweeper(self._table, self._clock, options.orphans_after)
+        self._large: dict[bytes, _Large] = {}
+        try:
+            self._table.check()
+        except BaseException:
+            self._table.close()
+            raise
+
+    @classmethod
+    def from_url(cls, url: Url) -> Self:
+        """Open `hbase://`; see the package."""
+        options = url.options(HBaseOptions)
+        try:
+            return cls(parse(url), options)
+        except Misconfigured as error:
+            raise BadUrl(str(error)) from error
+
+    def write(self, batch: Batch) -> Receipt:
+        self.check_open()
+        window: dict[bytes, Change] = {}
+        nbytes = 0
+        for id, value in batch.items():
+            group = locate(id.group)
+            row = group.row(id.key)
+            if value is not None and len(value) > PART_BYTES:
+                self._write_large(group, row, id.key, value)
+                continue
+            window[row] = delete(row) if value is None else put(row, _cells(id.key, encode(group, id.key, value)))
+            nbytes += len(value or b"") + len(row) + _ROW_OVERHEAD
+            if nbytes > _WINDOW_BYTES or len(window) == _WINDOW_ROWS:
+                self._change(window)
+                window, nbytes = {}, 0
+        if window:
+            self._change(window)
+        return Receipt(self.survives)
+
+    def _change(self, rows: Mapping[bytes, Change]) -> int:
+        """Change the rows of ids, then remove the parts of the values that this replaced; the time of the change."""
+        replaced = [self._large.pop(row) for row in rows if row in self._large] if self._large else []
+        timestamp = self._clock.next(after=max((old.timestamp for old in replaced), default=0))
+        self._table.write(list(rows.values()), timestamp)
+        self._clock.settle(timestamp)
+        for old in replaced:
+            with suppress(Unavailable):  # the change is made; what is left behind is swept later
+                self._table.write([delete(part) for part in old.head.rows(old.group)], timestamp)
+        return timestamp
+
+    def _write_large(self, group: Group, row: bytes, key: bytes, value: bytes) -> None:
+        """Write a value in parts, then its head: until that is there, nobody sees the parts."""
+        started = time.monotonic()
+        if row not in self._large:
+            self._read_rows([CheckpointId(group.name, key)], {})
+        head, parts = split(group, key, value)
+        for part_row, part in zip(head.rows(group), parts, strict=True):
+            self._table.write([put(part_row, {PART: part, HEAD_ROW: row})], self._clock.next())
+        if time.monotonic() - started > self._options.orphans_after / 2:
+            raise Unavailable(f"{CheckpointId(group.name, key)}: writing its parts took too long: raise orphans-after=")
+        timestamp = self._change({row: put(row, _cells(key, head.encode()))})
+        self._remember(row, _Large(group, head, timestamp))
+        with suppress(Unavailable):
+            self._sweeper.sweep_some(group)
+
+    def _remember(self, row: bytes, large: _Large) -> None:
+        while len(self._large) >= _REMEMBERED:
+            with suppress(StopIteration, KeyError, RuntimeError):  # another thread may do the same
+                self._large.pop(next(iter(self._large)))
+        self._large[row] = large
+
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        self.check_open()
+        values: dict[CheckpointId, bytes | None] = {}
+        larges: dict[CheckpointId, _Large] = {}
+        missing = list(dict.fromkeys(ids))
+        while missing:
+            before, larges = larges, self._read_rows(missing, values)
+            for id, large in larges.items():
+                if id in before and before[id].head == large.head:
+                    raise damaged(large.group, id.key, "parts of the value are gone")
+                value = self._join(id.key, large)
+                if value is not None:
+                    values[id] = value
+            missing = [id for id in larges if id not in values]  # replaced between two reads
+        return [values[id] for id in ids]
+
+    def _read_rows(
+        self, ids: Sequence[CheckpointId], values: dict[CheckpointId, bytes | None]
+    ) -> dict[CheckpointId, _Large]:
+        """Put the values of *ids* into *values*, but for the large ones: those are returned, not read yet."""
+        rows = {id: locate(id.group).row(id.key) for id in ids}
+        cells = self._table.read(list(rows.values()), CHECKPOINT)
+        larges = {}
+        for id, row in rows.items():
+            group, cell = locate(id.group), cells.get(row)
+            if cell is None:
+                values[id] = None
+                continue
+            value = decode(group, id.key, cell.value)
+            if isinstance(value, bytes):
+                values[id] = value
+            else:
+                larges[id] = _Large(group, value, cell.timestamp)
+                self._remember(row, larges[id])
+        return larges
+
+    def _join(self, key: bytes, large: _Large) -> bytes | None:
+        """The value of a head; None if its parts are not all there any more."""
+        rows = large.head.rows(large.group)
+        parts = []
+        for start in range(0, len(rows), _PARTS_TOGETHER):
+            some = rows[start : start + _PARTS_TOGETHER]
+            cells = self._table.read(some, PART)
+            if len(cells) < len(some):
+                return None
+            parts += [cells[row].value for row in some]
+        return check(large.group, key, large.head.checksum, b"".join(parts))
+
+    def keys(self, group: str) -> Iterator[bytes]:
+        self.check_open()
+        where = locate(group)
+        for page in self._table.pages(where.ids, where.parts, _KEYS_TOGETHER):
+            keys = {row: where.key(row) for row in page}
+            long = self._table.read([row for row, key in keys.items() if key is None], KEY)
+            for row, key in keys.items():
+                if key is None:
+                    if row not in long:
+                        continue  # deleted since the page was read
+                    key = long[row].value
+                yield key
+                self.check_open()
+
+    def groups(self) -> Iterator[str]:
+        self.check_open()
+        start = FIRST_GROUP
+        more = True
+        while more:
+            page = self._table.scan(start, b"", _GROUP_ROWS_TOGETHER)
+            found: list[str] = []
+            for row, _ in page:
+                group, is_id = group_of(row)
+                start = group.end  # its ids come first, so whether it has one is known now
+                if is_id and group.name not in found[-1:]:
+                    found.append(group.name)
+            for name in found:
+                yield name
+                self.check_open()
+            more = len(page) == _GROUP_ROWS_TOGETHER
+
+    def close(self) -> None:
+        if self._open and self._owner == os.getpid():
+            self._table.close()
+        super().close()
+
+
+def _cells(key: bytes, checkpoint: bytes) -> dict[bytes, bytes]:
+    """The columns of an id's row."""
+    return {CHECKPOINT: checkpoint} if len(key) <= LONG_KEY_BYTES else {CHECKPOINT: checkpoint, KEY: key}

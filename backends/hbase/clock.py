@@ -1,0 +1,147 @@
+"""The time that every write carries, so that whichever write began later wins, however late another one arrives.
+
+HBase keeps, of all that was put into a cell, what has the highest timestamp; a delete hides what is not newer than
+itself. Left to the server, a timestamp is the moment of arrival: a put whose caller gave up long ago would undo a newer
+one. So the writer gives the timestamp. Taken from the writer's own clock, though, a host whose clock is behind could
+write without effect; so all writers go by one clock, that of the region server which holds the rows of clocks.
+
+A handle measures how far that clock is ahead of its own. It is somewhere between two bounds: not behind what it showed
+when an answer came, not ahead of what it showed when the question was sent. A write takes the upper bound as its time,
+and returns only when the lower bound has passed that. So when it has returned the server's clock has passed its time,
+and whoever writes after that takes a later one. The bounds are about as far apart as the quickest question took, and a
+write takes as long itself: there is hardly ever anything left to wait for.
+
+Timestamps are in microseconds; HBase compares them and nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from safekeeper.errors import Unavailable
+
+_READINGS, _FEW_READINGS = 8, 2
+_MANY_WRITES = 100
+"""Since the last readings: whoever writes as much gains more from narrow bounds than further readings cost."""
+_SHARE = 40
+"""Readings take up at most one part in so many of the time of somebody who writes much."""
+_SELDOM = 10_000_000
+"""How often the others read, in microseconds."""
+_DRIFT = 50e-6
+"""How far two clocks come apart, at most: 50 microseconds in a second."""
+_JUMP = 1_000_000
+"""A wait longer than this means that the server's clock was set back; waiting for it would help nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the server's clock showed at a moment between two moments of ours, all in microseconds."""
+
+    sent: int
+    received: int
+    shown: int
+    """In whole milliseconds, as the server gives it: it was up to one more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far the server's clock is ahead of ours, at least and at most, at the moment `at` of ours."""
+
+    low: float
+    high: float
+    at: int
+
+    @classmethod
+    def of(cls, reading: Reading) -> Bounds:
+        """What one reading tells."""
+        return cls(reading.shown - reading.received, reading.shown + 1000 - reading.sent, reading.received)
+
+    def later(self, moment: int) -> Bounds:
+        """The bounds at a later *moment*: wider, by as much as clocks drift."""
+        drift = (moment - self.at) * _DRIFT
+        return Bounds(self.low - drift, self.high + drift, moment)
+
+    def narrowed(self, new: Bounds) -> Bounds:
+        """What both tell together; the *new* ones alone if they contradict each other, since the clock was then set."""
+        moment = max(self.at, new.at)
+        one, other = self.later(moment), new.later(moment)
+        low, high = max(one.low, other.low), min(one.high, other.high)
+        return Bounds(low, high, moment) if low <= high else new
+
+
+def now() -> int:
+    """Our own clock, which nobody sets and which goes on while the machine sleeps."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+
+
+class Clock:
+    """Gives out the times of writes. *read* asks the server; None means that this time nothing was learned."""
+
+    def __init__(self, read: Callable[[], Reading | None]) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._bounds: Bounds | None = None
+        self._learned_at = self._learning_took = 0
+        self._writes = 0
+        self._last = 0
+
+    def next(self, after: int = 0) -> int:
+        """The time of a write that begins now: later than all that have returned, and than *after*."""
+        bounds = self._current_bounds()
+        with self._lock:
+            moment = now()
+            self._writes += 1
+            self._last = max(self._last, after, int(moment + bounds.later(moment).high)) + 1
+            return self._last
+
+    def settle(self, timestamp: int) -> None:
+        """Return when every write that begins afterwards, anywhere, gets a later time than *timestamp*."""
+        bounds = self._bounds
+        if bounds is not None:
+            moment = now()
+            left = timestamp - int(moment + bounds.later(moment).low) + 1
+            if 0 < left < _JUMP:
+                time.sleep(left / 1_000_000)
+
+    def _current_bounds(self) -> Bounds:
+        with self._lock:
+            bounds, age = self._bounds, now() - self._learned_at
+            often = self._writes > _MANY_WRITES and age > _SHARE * self._learning_took
+            due = bounds is None or often or age > _SELDOM
+            if due:  # this thread reads; the others go on with what is known
+                self._learned_at, self._writes = now(), 0
+        if not due and bounds is not None:
+            return bounds
+        return self._learn(_READINGS if often or bounds is None else _FEW_READINGS)
+
+    def _learn(self, readings: int) -> Bounds:
+        """Ask the server, without keeping other threads waiting for the answers."""
+        started, way = now(), 0.0
+        for _ in range(readings):
+            self._wait_for_tick(way)
+            reading = self._read()
+            if reading is not None:
+                way = (reading.received - reading.sent) / 2
+                bounds = Bounds.of(reading)
+                with self._lock:
+                    self._bounds = bounds if self._bounds is None else self._bounds.narrowed(bounds)
+        with self._lock:
+            self._learned_at = now()
+            self._learning_took = self._learned_at - started
+        if self._bounds is None:
+            raise Unavailable("the server's clock could not be read: too many others read it, try again")
+        return self._bounds
+
+    def _wait_for_tick(self, way: float) -> None:
+        """Return when a question that takes *way* to the server would get there as its clock shows a new millisecond.
+
+        Whether it then comes a little before or after that, one of the bounds gets as close as it can; at any other
+        moment the answer tells less, by up to a millisecond.
+        """
+        if self._bounds is not None:
+            moment = now()
+            bounds = self._bounds.later(moment)
+            time.sleep(-(moment + way + (bounds.low + bounds.high) / 2) % 1000 / 1_000_000)

@@ -1,0 +1,108 @@
+"""Connections to a Thrift server. One that has seen any error at all is never used again.
+
+After a time-out the driver would take the late answer for the answer to the next question, and after a failed send it
+would send the old bytes once more: a connection is good as long as every call on it has returned, and not a moment
+longer.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from safekeeper.backends.hbase import driver
+from safekeeper.backends.hbase.options import HBaseOptions, Place
+from safekeeper.backends.hbase.trouble import Dropped, explain, explain_connecting
+from safekeeper.errors import SafekeeperError, Unavailable
+
+T = TypeVar("T")
+
+
+class Link:
+    """One connection, put together as happybase does it, but for what happybase does when it forgets one: that would
+    shut down the socket of a forked child's parent."""
+
+    def __init__(self, place: Place, options: HBaseOptions) -> None:
+        self._socket = driver.Socket(place.host, place.port, socket_timeout=options.timeout * 1000)
+        transport = driver.TRANSPORTS[options.transport](self._socket)
+        protocol = driver.PROTOCOLS[options.protocol](transport, decode_response=False)
+        self.client = driver.Client(driver.Service, protocol)
+        try:
+            transport.open()
+        except (driver.TransportError, OSError) as error:
+            raise explain_connecting(place, error) from error
+
+    def is_good(self) -> bool:
+        """Whether the server has neither hung up nor sent anything since its last answer."""
+        return not select.select([self._socket.sock], [], [], 0)[0]
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Connections:
+    """At most so many connections as the options say, each used by one thread at a time and kept for the next."""
+
+    def __init__(self, place: Place, options: HBaseOptions) -> None:
+        self._place = place
+        self._options = options
+        self._free = threading.BoundedSemaphore(options.connections)
+        self._idle: deque[Link] = deque()
+        self._open = True
+
+    def run(self, ask: Callable[[Any], T]) -> T:
+        """What *ask* returns when it is given a client of the driver. It may be called twice: if a connection breaks,
+        another one is tried, so what it does must do no harm when it is done again."""
+        try:
+            return self._run_once(ask)
+        except Dropped:
+            return self._run_once(ask)
+
+    def _run_once(self, ask: Callable[[Any], T]) -> T:
+        with self._link() as link:
+            try:
+                return ask(link.client)
+            except SafekeeperError:
+                raise
+            except Exception as error:  # the driver has no common root for its errors
+                raise explain(self._place, error) from error
+
+    @contextmanager
+    def _link(self) -> Iterator[Link]:
+        if not self._free.acquire(timeout=self._options.timeout):
+            raise Unavailable(f"{self._place}: all connections were busy for too long: raise connections= or timeout=")
+        try:
+            link = self._take()
+            try:
+                yield link
+            except BaseException:
+                link.close()
+                raise
+            self._idle.append(link)
+            if not self._open:
+                self._close_idle()
+        finally:
+            self._free.release()
+
+    def _take(self) -> Link:
+        with suppress(IndexError):
+            while True:
+                link = self._idle.pop()
+                if link.is_good():
+                    return link
+                link.close()
+        return Link(self._place, self._options)
+
+    def close(self) -> None:
+        """Close the idle connections; those at work are closed when they have done it."""
+        self._open = False
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()

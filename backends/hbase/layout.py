@@ -1,0 +1,163 @@
+"""How checkpoints lie in a table of HBase: row keys, columns, and the bytes of the cells.
+
+    row                                     column            cell
+    hash u16 | group | 00 | k | key         data:checkpoint   the value, or the head of a value over 1 MiB
+    hash u16 | group | 00 | h | sha256      data:checkpoint   the same for a key over 1 KiB
+                                            data:key          that key
+    hash u16 | group | 01 | write id | n    data:part         part n (u16) of the value that was written under that id
+                                            data:head         the row that its head belongs to
+    00 00 00 | slot                         data:token        where handles read the server's clock
+
+The hash of the group spreads groups over the table; within a group the rows lie together, the ids before the parts. A
+group has no control characters, so nothing runs into anything else. Frozen, all of it, numbers big endian.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+
+import xxhash
+
+from safekeeper.backend import CheckpointId
+from safekeeper.errors import Corruption
+
+FAMILY = b"data"
+CHECKPOINT = b"data:checkpoint"
+KEY = b"data:key"
+PART = b"data:part"
+HEAD = b"data:head"
+TOKEN = b"data:token"
+
+PART_BYTES = 1024 * 1024
+"""The largest cell. HBase takes 10 MB, but its Thrift server no frames over 2 MB by default."""
+
+LONG_KEY_BYTES = 1024
+"""HBase takes rows up to 32,767 bytes, but repeats the row in every cell and in its indexes."""
+
+FIRST_GROUP = b"\0\0\1"
+"""Every row of a group is at or after this one, every row of a clock before it."""
+
+_IDS, _PARTS, _END = b"\0", b"\1", b"\2"
+_SHORT, _LONG = b"k", b"h"
+_SEPARATOR = re.compile(rb"[\0\1]")
+
+# cell:    mark u8 | xxh3 u64 | mark 1: the bytes themselves
+#                             | mark 2: write id, 16 bytes | number of parts u16
+#          the checksum covers the whole value and is seeded with the id, so that a value in another id's row does
+#          not pass
+_CELL = struct.Struct(">BQ")
+_IN_PARTS_CELL = struct.Struct(">16sH")
+_WHOLE, _IN_PARTS = 1, 2
+_U16 = struct.Struct(">H")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Where a group lies."""
+
+    name: str
+    seed: int
+    ids: bytes
+    """What the rows of its ids start with."""
+    parts: bytes
+    """What the rows of its parts start with."""
+    end: bytes
+    """The first row that no longer belongs to it."""
+
+    def row(self, key: bytes) -> bytes:
+        """The row of an id."""
+        if len(key) <= LONG_KEY_BYTES:
+            return self.ids + _SHORT + key
+        return self.ids + _LONG + hashlib.sha256(key).digest()
+
+    def key(self, row: bytes) -> bytes | None:
+        """The key of an id's row; None if the key is a long one, which stands in the row's column `KEY`."""
+        start = len(self.ids)
+        return row[start + 1 :] if row[start : start + 1] == _SHORT else None
+
+
+@lru_cache(maxsize=4096)
+def locate(name: str) -> Group:
+    """Where the group *name* lies."""
+    raw = name.encode()
+    seed = xxhash.xxh3_64_intdigest(raw)
+    prefix = _U16.pack(seed >> 48) + raw
+    return Group(name, seed, prefix + _IDS, prefix + _PARTS, prefix + _END)
+
+
+def group_of(row: bytes) -> tuple[Group, bool]:
+    """The group that *row* belongs to, and whether it is the row of an id."""
+    found = _SEPARATOR.search(row, 2)
+    if found is None:
+        raise Corruption(f"row {row!r}: holds no checkpoint: the table is used by somebody else too")
+    return locate(row[2 : found.start()].decode("utf-8", "replace")), found.group() == _IDS
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What stands for a large value: which parts it has, and the checksum of them all together."""
+
+    checksum: int
+    write_id: bytes
+    parts: int
+
+    def rows(self, group: Group) -> list[bytes]:
+        """The rows of the parts, in order."""
+        return [group.parts + self.write_id + _U16.pack(number) for number in range(self.parts)]
+
+    def encode(self) -> bytes:
+        """The head as a cell."""
+        return _CELL.pack(_IN_PARTS, self.checksum) + _IN_PARTS_CELL.pack(self.write_id, self.parts)
+
+
+def write_id_of(group: Group, row: bytes) -> bytes:
+    """The write id in the row of a part."""
+    return row[len(group.parts) : -_U16.size]
+
+
+def encode(group: Group, key: bytes, value: bytes) -> bytes:
+    """A value as a cell."""
+    return _CELL.pack(_WHOLE, _checksum(group, key, value)) + value
+
+
+def split(group: Group, key: bytes, value: bytes) -> tuple[Head, list[bytes]]:
+    """A large value as its head and its parts, under a fresh write id."""
+    parts = [value[start : start + PART_BYTES] for start in range(0, len(value), PART_BYTES)]
+    return Head(_checksum(group, key, value), secrets.token_bytes(16), len(parts)), parts
+
+
+def decode(group: Group, key: bytes, cell: bytes) -> bytes | Head:
+    """The value that *cell* holds, checked, or the head of a large one."""
+    if len(cell) >= _CELL.size:
+        mark, checksum = _CELL.unpack_from(cell)
+        if mark == _WHOLE:
+            return check(group, key, checksum, cell[_CELL.size :])
+        if mark == _IN_PARTS and len(cell) == _CELL.size + _IN_PARTS_CELL.size:
+            return Head(checksum, *_IN_PARTS_CELL.unpack_from(cell, _CELL.size))
+    raise damaged(group, key, "holds no value of version 1")
+
+
+def holds_head_of(cell: bytes, write_id: bytes) -> bool:
+    """Whether *cell* is the head of the value that was written under *write_id*."""
+    return cell[:1] == bytes([_IN_PARTS]) and cell[_CELL.size : _CELL.size + len(write_id)] == write_id
+
+
+def check(group: Group, key: bytes, checksum: int, value: bytes) -> bytes:
+    """*value*, if it has the *checksum* that it was saved with."""
+    if _checksum(group, key, value) != checksum:
+        raise damaged(group, key, "the checksum does not match: the value was changed after it was written")
+    return value
+
+
+def damaged(group: Group, key: bytes, problem: str) -> Corruption:
+    """The error for a value that is not what was saved."""
+    return Corruption(f"{CheckpointId(group.name, key)} in row {group.row(key)[:80]!r}: {problem}")
+
+
+def _checksum(group: Group, key: bytes, value: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(value, xxhash.xxh3_64_intdigest(key, group.seed))

@@ -1,0 +1,177 @@
+"""One table of HBase, through the calls of its Thrift server that do what they say.
+
+- A row is either put or deleted, never both in one call: the server makes two calls of that.
+- Everything carries a timestamp, so that it can be sent twice.
+- Nothing is left open on the server between two calls.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from safekeeper.backends.hbase import clock
+from safekeeper.backends.hbase.connections import Connections
+from safekeeper.backends.hbase.driver import BatchMutation, ColumnDescriptor, Mutation, Scan
+from safekeeper.backends.hbase.layout import FAMILY, TOKEN
+from safekeeper.backends.hbase.options import HBaseOptions, Place
+from safekeeper.backends.hbase.trouble import Misconfigured, MissingTable, TableExists, explain_opening
+from safekeeper.errors import Unavailable
+
+_READ_BYTES = 8 * 1024 * 1024
+"""How much an answer should have at most."""
+_FIRST_READ, _MOST_READ = 32, 1000
+_KEYS_ONLY = b"FirstKeyOnlyFilter() AND KeyOnlyFilter()"
+
+
+Change: TypeAlias = Any
+"""What one call does to one row, in the driver's form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What stands in a column of a row, and since when."""
+
+    value: bytes
+    timestamp: int
+
+
+def put(row: bytes, cells: Mapping[bytes, bytes]) -> Change:
+    """Sets columns of *row*, all or none of them; into the write-ahead log, which is the default."""
+    return BatchMutation(row, [Mutation(column=column, value=value) for column, value in cells.items()])
+
+
+def delete(row: bytes) -> Change:
+    """Removes everything in *row*."""
+    return BatchMutation(row, [Mutation(isDelete=True, column=FAMILY)])
+
+
+class Table:
+    """A table that may not exist yet: then it is empty, and the first write creates it."""
+
+    def __init__(self, place: Place, options: HBaseOptions) -> None:
+        self._name = place.table.encode()
+        self._place = place
+        self._create = options.create
+        self._connections = Connections(place, options)
+        self._exists = False
+        self._creating = threading.Lock()
+
+    def check(self) -> None:
+        """Raise unless the server is there and the table, if it is there too, can be used."""
+        try:
+            self._find()
+        except Unavailable as error:
+            raise explain_opening(self._place, error) from error
+
+    def _find(self) -> bool:
+        """Whether the table exists. It is asked by itself: of several rows of a missing table the server says nothing
+        but that it could not read them."""
+        if not self._exists:
+            try:
+                families = self._connections.run(lambda client: client.getColumnDescriptors(self._name))
+            except MissingTable:
+                return False
+            if FAMILY + b":" not in families:
+                raise Misconfigured(f"{self._place}: the table {self._place.table} has no family 'data'")
+            self._exists = True
+        return self._exists
+
+    def write(self, rows: Sequence[Change], timestamp: int) -> None:
+        """Make changes, each row whole or not at all."""
+        if len(rows) == 1:  # the server has a shorter way for a single one
+            (only,) = rows
+            self._connections.run(
+                lambda client: client.mutateRowTs(self._name, only.row, only.mutations, timestamp, {})
+            )
+        else:
+            self._connections.run(lambda client: client.mutateRowsTs(self._name, rows, timestamp, {}))
+
+    def read(self, rows: Sequence[bytes], column: bytes) -> dict[bytes, Cell]:
+        """One column of *rows*, of those that have it."""
+        found: dict[bytes, Cell] = {}
+        if not self._find():
+            return found
+        start, count = 0, _FIRST_READ
+        while start < len(rows):
+            answer = self._ask_rows(rows[start : start + count], column)
+            found |= answer
+            start += count
+            average = sum(len(cell.value) for cell in answer.values()) // count + 1
+            count = max(1, min(_MOST_READ, 4 * count, _READ_BYTES // average))
+        return found
+
+    def _ask_rows(self, rows: Sequence[bytes], column: bytes) -> dict[bytes, Cell]:
+        results = self._connections.run(lambda client: client.getRowsWithColumns(self._name, rows, [column], {}))
+        return {row.row: Cell(cell.value, cell.timestamp) for row in results for cell in row.columns.values()}
+
+    def scan(self, start: bytes, stop: bytes, count: int, column: bytes | None = None) -> list[tuple[bytes, Cell]]:
+        """The first *count* rows from *start* on, before *stop*, with one column, or with empty cells.
+
+        The next page starts at the last row and a NUL. No scanner stays open, so none can expire or be lost.
+        """
+        what = Scan(startRow=start, stopRow=stop, caching=count)
+        if column is None:
+            what.filterString = _KEYS_ONLY
+        else:
+            what.columns = [column]
+
+        def ask(client: Any) -> list[Any]:
+            scanner = client.scannerOpenWithScan(self._name, what, {})
+            rows: list[Any] = client.scannerGetList(scanner, count)
+            client.scannerClose(scanner)
+            return rows
+
+        rows = self._connections.run(ask) if self._find() else []
+        return [(row.row, Cell(cell.value, cell.timestamp)) for row in rows for cell in row.columns.values()]
+
+    def pages(self, start: bytes, stop: bytes, count: int) -> Iterator[list[bytes]]:
+        """All rows from *start* on, before *stop*, a page at a time."""
+        while True:
+            page = [row for row, _ in self.scan(start, stop, count)]
+            yield page
+            if len(page) < count:
+                return
+            start = page[-1] + b"\0"
+
+    def _create_table(self) -> None:
+        """Create the table, unless somebody else has done it meanwhile."""
+        family = ColumnDescriptor(name=FAMILY + b":", maxVersions=1, bloomFilterType="ROW", blockCacheEnabled=True)
+        with self._creating, suppress(TableExists):
+            if not self._find():
+                if not self._create:
+                    raise MissingTable(f"{self._place}: there is no table {self._place.table} and create=no: create it")
+                self._connections.run(lambda client: client.createTable(self._name, [family]))
+
+    def read_clock(self) -> clock.Reading | None:
+        """What the server's clock shows: the time that it gives to a put without one. Creates the table.
+
+        None if somebody else has used the same row in between.
+        """
+        if not self._find():
+            self._create_table()
+        row = b"\0\0\0" + secrets.token_bytes(1)
+        token = secrets.token_bytes(8)
+        sent, received = self._put_token(row, token)
+        cell = self._ask_rows([row], TOKEN).get(row)
+        if cell is None or cell.value != token:
+            return None
+        return clock.Reading(sent, received, cell.timestamp * 1000)
+
+    def _put_token(self, row: bytes, token: bytes) -> tuple[int, int]:
+        """Put *token* without a timestamp of ours; when that was sent, and when the answer came."""
+
+        def ask(client: Any) -> tuple[int, int]:
+            sent = clock.now()
+            client.mutateRow(self._name, row, [Mutation(column=TOKEN, value=token)], {})
+            return sent, clock.now()
+
+        return self._connections.run(ask)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connections.close()

@@ -1,0 +1,256 @@
+"""The part of `objects+SCHEME:` that is about fsspec and not about checkpoints: to list, get and put whole objects.
+
+fsspec's file systems are of two kinds here. A `FlatStore` is an object store: it lists by prefix, and an upload appears
+whole or not at all. A `FolderStore` has files that grow while they are written, and folders that stay when they are
+empty; there an object is written under a name that nobody looks at and moved when it is complete.
+
+All paths are relative to the root. `FileNotFoundError` means that an object is gone; everything else that a driver
+raises goes up as it is, and `errors_as_unavailable` makes it an error of the contract.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.spec import AbstractFileSystem
+
+from safekeeper.backend import MAX_VALUE_BYTES, Scope, Survives
+from safekeeper.backends.envelope import MAX_HEAD_BYTES
+from safekeeper.backends.local import make_folder, os_errors_as_unavailable
+from safekeeper.errors import SafekeeperError, Unavailable
+
+OBJECT = "v"
+"""What the name of every object begins with; a prefix lets object stores answer in one request."""
+TEMPORARY = ".tmp"
+"""The folder in the root for objects that are being written."""
+_MAX_OBJECT_BYTES = MAX_HEAD_BYTES + MAX_VALUE_BYTES
+_TRIES = 20
+
+
+@contextmanager
+def errors_as_unavailable(place: str) -> Iterator[None]:
+    """Turn whatever a driver raises inside the block into an `Unavailable` that names the place."""
+    with os_errors_as_unavailable(place):
+        try:
+            yield
+        except TimeoutError as error:
+            raise Unavailable(f"{place}: no answer in time: try again, or allow more with timeout=") from error
+        except (SafekeeperError, OSError):
+            raise
+        except Exception as error:
+            raise Unavailable(f"{place}: {error or type(error).__name__}") from error
+
+
+class ObjectStore(ABC):
+    """Whole objects below a root."""
+
+    survives = Survives.NOTHING
+    scope = Scope.NETWORK
+    failed_is_over = False
+    """Whether a call that raised cannot take effect any more."""
+
+    def __init__(self, files: Any, root: str) -> None:
+        self.files = files
+        self.root = root.rstrip("/")
+
+    @abstractmethod
+    def objects(self, folder: str) -> list[str]:
+        """The names of the objects in *folder*, sorted; none if there is no such folder."""
+
+    @abstractmethod
+    def tree(self, folder: str) -> Iterator[tuple[str, list[str]]]:
+        """The names of the folders in *folder*, each with the names of its objects, sorted."""
+
+    @abstractmethod
+    def folders(self) -> list[str]:
+        """The names of the folders in the root."""
+
+    @abstractmethod
+    def put(self, path: str, pieces: Sequence[bytes]) -> None:
+        """Create an object of *pieces*, whole or not at all."""
+
+    @abstractmethod
+    def get(self, path: str, size: int | None = None) -> bytes:
+        """The content of an object, or its first *size* bytes."""
+
+    def remove(self, path: str) -> None:
+        """Delete an object. That it is gone is not an error."""
+        with suppress(FileNotFoundError):
+            self._remove(self._path(path))
+
+    def _remove(self, path: str) -> None:
+        self.files.rm_file(path)
+
+    def prune(self, folder: str) -> None:  # noqa: B027 - most stores have nothing to do
+        """Delete *folder* if it is empty and would stay otherwise."""
+
+    def size(self) -> int:
+        """How many bytes all objects have together."""
+        return int(self.files.du(self.root, total=True))
+
+    def _path(self, path: str) -> str:
+        return f"{self.root}/{path}" if path else self.root
+
+
+class FlatStore(ObjectStore):
+    """An object store: everything below a prefix is listed at once, and an upload appears whole."""
+
+    def __init__(self, files: Any, root: str, timeout: float | None = None) -> None:
+        super().__init__(files, root)
+        # fsspec then cancels a request that takes longer. A driver's own time-outs do not cover all that it waits for.
+        self._limit = {"timeout": timeout} if timeout else {}
+
+    def objects(self, folder: str) -> list[str]:
+        # The prefix spares s3fs from looking whether the folder is an object when there is nothing in it.
+        return sorted(map(_name, self._find(folder, prefix=OBJECT)))
+
+    def tree(self, folder: str) -> Iterator[tuple[str, list[str]]]:
+        paths = (path.rsplit("/", 2) for path in sorted(self._find(folder)))
+        for name, objects in groupby(paths, lambda parts: parts[1]):
+            yield name, [parts[2] for parts in objects]
+
+    def _find(self, folder: str, **only: str) -> Iterable[str]:
+        """The paths of all objects below *folder*, those whose name has the prefix if there is one."""
+        found: list[str] = self.files.find(self._path(folder), **only, **self._limit)
+        return found
+
+    def folders(self) -> list[str]:
+        try:
+            return [_name(path) for path in self.files.ls(self.root, detail=False, **self._limit)]
+        except FileNotFoundError:
+            self.objects("")  # raises if it is not the objects that are missing but the bucket
+            return []
+
+    def get(self, path: str, size: int | None = None) -> bytes:
+        # A range, though it is everything: without one, s3fs asks for the size first.
+        data: bytes = self.files.cat_file(self._path(path), start=0, end=size or _MAX_OBJECT_BYTES, **self._limit)
+        return data
+
+    def put(self, path: str, pieces: Sequence[bytes]) -> None:
+        self.files.pipe_file(self._path(path), b"".join(pieces), **self._limit)
+
+    def _remove(self, path: str) -> None:
+        self.files.rm_file(path, **self._limit)
+
+
+class MemoryStore(FlatStore):
+    """fsspec's memory file system, one for the whole process.
+
+    Its dict is looked at directly: how fsspec lists it is not safe while others write, in many of its versions.
+    """
+
+    scope = Scope.PROCESS
+    failed_is_over = True
+
+    def _find(self, folder: str, **only: str) -> Iterable[str]:
+        start = f"{self._path(folder)}/"
+        return [path for path in tuple(self.files.store) if path.startswith(start)]
+
+    def folders(self) -> list[str]:
+        return list({path[len(self.root) + 1 :].partition("/")[0] for path in self._find("")})
+
+
+class FolderStore(ObjectStore):
+    """A file system: files can be seen half written and can be moved, folders stay when they are empty."""
+
+    def objects(self, folder: str) -> list[str]:
+        return sorted(self._names(folder))
+
+    def tree(self, folder: str) -> Iterator[tuple[str, list[str]]]:
+        for name in self._names(folder):
+            yield name, self.objects(f"{folder}/{name}")
+
+    def folders(self) -> list[str]:
+        return [name for name in self._names("") if name != TEMPORARY]
+
+    def _names(self, folder: str) -> Iterable[str]:
+        try:
+            # Without details: fsspec leaves out the files that are gone when it asks for theirs, also if others were
+            # put in their place.
+            return [_name(path) for path in self.files.ls(self._path(folder), detail=False)]
+        except FileNotFoundError:
+            return []
+
+    def get(self, path: str, size: int | None = None) -> bytes:
+        data: bytes = self.files.cat_file(self._path(path), end=size)
+        return data
+
+    def put(self, path: str, pieces: Sequence[bytes]) -> None:
+        temporary = self._path(f"{TEMPORARY}/{_name(path)}")
+        try:
+            self._in_folder_of(temporary, lambda: self._create(temporary, pieces))
+            self._in_folder_of(self._path(path), lambda: self._move(temporary, self._path(path)))
+        except BaseException:
+            with suppress(Exception):
+                self.files.rm_file(temporary)
+            raise
+
+    def _in_folder_of(self, path: str, work: Callable[[], None]) -> None:
+        """Do *work*, which makes *path*; also make the folder around it, if it is missing or being pruned."""
+        for _ in range(_TRIES):
+            with suppress(FileNotFoundError):
+                return work()
+            self._make_folder(path.rpartition("/")[0])
+        return work()
+
+    def _make_folder(self, path: str) -> None:
+        self.files.makedirs(path, exist_ok=True)
+
+    def _create(self, path: str, pieces: Sequence[bytes]) -> None:
+        with self.files.open(path, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+
+    def _move(self, temporary: str, path: str) -> None:
+        self.files.mv(temporary, path)
+
+
+class LocalStore(FolderStore):
+    """A local folder."""
+
+    survives = Survives.PROCESS
+    scope = Scope.HOST
+    failed_is_over = True
+
+    def _names(self, folder: str) -> Iterable[str]:
+        try:
+            return os.listdir(self._path(folder))
+        except FileNotFoundError:
+            return []
+
+    def _make_folder(self, path: str) -> None:
+        make_folder(Path(path))  # for this user only
+
+    def _move(self, temporary: str, path: str) -> None:
+        os.rename(temporary, path)  # fsspec would copy when it fails, and a copy can be seen half done
+
+    def prune(self, folder: str) -> None:
+        with suppress(OSError):
+            os.rmdir(self._path(folder))
+
+
+def store_of(files: Any, root: str, timeout: float | None) -> ObjectStore:
+    """The store that fits an fsspec file system, *timeout* seconds a request if it is asynchronous."""
+    if isinstance(files, LocalFileSystem):
+        return LocalStore(files, root)
+    if isinstance(files, MemoryFileSystem):
+        return MemoryStore(files, root)
+    if isinstance(files, AsyncFileSystem):
+        if type(files)._find is not AsyncFileSystem._find:
+            return FlatStore(files, root, timeout)
+    elif type(files).find is not AbstractFileSystem.find:
+        return FlatStore(files, root)
+    return FolderStore(files, root)
+
+
+def _name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]

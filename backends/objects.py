@@ -1,0 +1,219 @@
+"""`objects+SCHEME:` keeps one immutable object per write of an id, in whatever fsspec can reach under SCHEME.
+
+    ROOT/GROUP/KEY.ckpt/vVERSION-RANDOM         a value; names and content are those of `envelope.py`
+    ROOT/GROUP/KEY.ckpt/vVERSION-RANDOM.gone    a tombstone, empty: the id is absent
+    ROOT/.tmp/vVERSION-RANDOM                   one on its way, only where files can be seen half written
+
+VERSION is 16 hexadecimal digits. Of the objects of an id the one with the highest name counts.
+
+To put: list the id's objects, write one with a higher version, delete those that were listed. To delete: list, then
+delete from the lowest version to the highest. So at any moment, and wherever a writer dies, what counts is the old
+value or the new one, whole; what is left behind counts no more and is deleted by the next write of the id, or by
+`compact`. To read: list, get the highest; when it is gone by then, a newer write has deleted it, so list again.
+
+The version is one more than the highest listed, or the clock in nanoseconds if that is higher. Listing makes a write
+win over every write that has returned, whatever the clocks say. The clock is for writes that have not: a request that
+timed out may still be carried out by the store, unseen when others listed, and must then lose. Within a handle this is
+certain; between hosts it needs clocks that differ by less than the time between the two writes. A delete has no version
+that could win, so for `_DOUBT` seconds after a put has failed, deletes of that handle leave a tombstone.
+
+Needed of the store: what was written is listed at once (as S3 does since 2020), and an upload that was cut off leaves
+no object. Where that is not so (a local folder, SFTP), a file is written under another name and then moved.
+
+Nothing is known of what such a store survives, except for two: a local folder survives the end of the process (fsspec
+does not sync), memory nothing. `?assert=` declares the rest. Secrets come from where the driver looks for them (such as
+AWS_SECRET_ACCESS_KEY) or from fsspec's configuration, not from the URL.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from threading import Lock
+from typing import Self, TypeVar
+
+from safekeeper.backend import Backend, Batch, CheckpointId, Compaction, Receipt
+from safekeeper.backends.envelope import MAX_HEAD_BYTES, decode_id, decode_value, encode, escape, unescape
+from safekeeper.backends.object_store import OBJECT, TEMPORARY, ObjectStore, errors_as_unavailable
+from safekeeper.backends.object_url import open_store
+from safekeeper.errors import Unavailable
+from safekeeper.registry import Url
+
+_GONE = ".gone"
+_SUFFIX = ".ckpt"
+_NAME = re.compile(f"{OBJECT}([0-9a-f]{{16}})-[0-9a-f]{{8}}({re.escape(_GONE)})?")
+
+_DOUBT = 600.0
+"""Seconds after which a request that failed is not carried out any more."""
+_LEFT_BEHIND = 24 * 3600 * 10**9
+"""Nanoseconds after which nobody needs a tombstone any more, nor comes back for a file on its way."""
+_TRIES = 100
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class ObjectsBackend(Backend):
+    """One immutable object per write of an id. Any number of processes and hosts may read and write it."""
+
+    def __init__(self, store: ObjectStore, place: str, parallel: int = 1) -> None:
+        super().__init__()
+        self.survives = store.survives
+        self.scope = store.scope
+        self._store = store
+        self._place = place
+        self._pool = ThreadPoolExecutor(parallel, "safekeeper-objects") if parallel > 1 else None
+        self._lock = Lock()
+        self._last_version = 0
+        self._doubt_until = 0.0
+
+    @classmethod
+    def from_url(cls, url: Url) -> Self:
+        """Open `objects+file:///path`, `objects+memory://name`, `objects+s3://bucket/prefix` and so on."""
+        store, options = open_store(url)
+        return cls(store, f"{url.scheme}:{store.root}", 1 if store.failed_is_over else options.parallel)
+
+    def write(self, batch: Batch) -> Receipt:
+        self.check_open()
+        with errors_as_unavailable(self._place):
+            self._each(lambda item: self._write(*item), batch.items())
+        return Receipt(self.survives)
+
+    def _write(self, id: CheckpointId, value: bytes | None) -> None:
+        folder = _folder(id)
+        old = self._objects(folder)
+        if value is not None:
+            self._replace(folder, old, encode(id, value))
+        elif time.monotonic() < self._doubt_until:
+            self._replace(folder, old, [])
+        else:
+            for name in old:
+                if not name.endswith(_GONE):
+                    self._store.remove(f"{folder}/{name}")
+            self._store.prune(folder)
+
+    def _replace(self, folder: str, old: list[str], pieces: list[bytes]) -> None:
+        """Put an object that wins over all *old* ones, or without *pieces* a tombstone, and delete those."""
+        try:
+            self._store.put(f"{folder}/{self._new_name(old)}{'' if pieces else _GONE}", pieces)
+        except BaseException:
+            if not self._store.failed_is_over:
+                self._doubt_until = time.monotonic() + _DOUBT
+            raise
+        for name in old:
+            with suppress(Exception):  # it is written; what stays counts no more and goes with the next write
+                self._store.remove(f"{folder}/{name}")
+
+    def _new_name(self, old: list[str]) -> str:
+        highest = _version(old[-1]) if old else 0
+        with self._lock:
+            self._last_version = max(highest + 1, self._last_version + 1, time.time_ns())
+            return f"{OBJECT}{self._last_version:016x}-{secrets.token_hex(4)}"
+
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        self.check_open()
+        with errors_as_unavailable(self._place):
+            return self._each(self._read, ids)
+
+    def _read(self, id: CheckpointId) -> bytes | None:
+        found = self._newest(_folder(id))
+        return decode_value(*found, id) if found else None
+
+    def _newest(self, folder: str, size: int | None = None) -> tuple[str, bytes] | None:
+        """Place and content of the object that counts, its first *size* bytes if that is given; None if absent."""
+        for _ in range(_TRIES):
+            names = self._objects(folder)
+            if not _is_there(names):
+                return None
+            path = f"{folder}/{names[-1]}"
+            with suppress(FileNotFoundError):  # replaced since it was listed
+                return f"{self._place}/{path}", self._store.get(path, size)
+        raise Unavailable(f"{self._place}/{folder} is replaced faster than it can be read: read it again")
+
+    def _objects(self, folder: str) -> list[str]:
+        return _valid(self._store.objects(folder))
+
+    def keys(self, group: str) -> Iterator[bytes]:
+        self.check_open()
+        with errors_as_unavailable(self._place):
+            folder = escape(group.encode())
+            for name, objects in self._store.tree(folder):
+                self.check_open()
+                if _is_there(_valid(objects)):
+                    key = unescape(name.removesuffix(_SUFFIX))
+                    if key is not None:
+                        yield key
+                    elif id := self._id(f"{folder}/{name}"):
+                        yield id.key
+
+    def groups(self) -> Iterator[str]:
+        self.check_open()
+        with errors_as_unavailable(self._place):
+            for folder in self._store.folders():
+                self.check_open()
+                there = (name for name, objects in self._store.tree(folder) if _is_there(_valid(objects)))
+                group = unescape(folder)
+                if group is not None:
+                    if any(there):
+                        yield group.decode()
+                elif id := next(filter(None, (self._id(f"{folder}/{name}") for name in there)), None):
+                    yield id.group
+
+    def _id(self, folder: str) -> CheckpointId | None:
+        """The id whose objects are in *folder*, without reading its value."""
+        found = self._newest(folder, MAX_HEAD_BYTES)
+        return decode_id(*found)[0] if found else None
+
+    def compact(self) -> Compaction:
+        """Delete what writers that died have left: objects that count no more, old tombstones and unfinished files."""
+        self.check_open()
+        with errors_as_unavailable(self._place):
+            before = self._store.size()
+            old = time.time_ns() - _LEFT_BEHIND
+            for folder in self._store.folders():
+                for name, objects in self._store.tree(folder):
+                    names = _valid(objects)
+                    if _is_there(names) or (names and _version(names[-1]) > old):
+                        names.pop()
+                    for object in names:
+                        self._store.remove(f"{folder}/{name}/{object}")
+            for name in self._objects(TEMPORARY):
+                if _version(name) < old:
+                    self._store.remove(f"{TEMPORARY}/{name}")
+            return Compaction(before, self._store.size())
+
+    def close(self) -> None:
+        super().close()
+        if self._pool is not None and self._owner == os.getpid():
+            self._pool.shutdown()
+
+    def _each(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """What *work* makes of each item. When it fails for one, the others have still ended before this raises."""
+        if self._pool is None:
+            return [work(item) for item in items]
+        running = [self._pool.submit(work, item) for item in items]
+        wait(running)
+        return [one.result() for one in running]
+
+
+def _folder(id: CheckpointId) -> str:
+    return f"{escape(id.group.encode())}/{escape(id.key)}{_SUFFIX}"
+
+
+def _valid(names: list[str]) -> list[str]:
+    """Those of *names* that are names of objects, in their order."""
+    return [name for name in names if _NAME.fullmatch(name)]
+
+
+def _is_there(names: list[str]) -> bool:
+    """Whether an id that has these objects has a value."""
+    return bool(names) and not names[-1].endswith(_GONE)
+
+
+def _version(name: str) -> int:
+    return int(name[len(OBJECT) :][:16], 16)

@@ -1,0 +1,262 @@
+"""`safekeeper bench`: YCSB's benchmark for checkpoint stores.
+
+Results go to standard output in YCSB's format, everything else to standard error. Exit codes: 0 all well, 1 the results
+are partial (interrupted, or the store failed), 2 it could not be done.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from safekeeper.bench.properties import BadProperty, Settings, guess, load_file, parse_assignments
+from safekeeper.errors import BadUrl
+
+if TYPE_CHECKING:
+    from safekeeper.bench.driver import Result
+
+app = typer.Typer(
+    help="Measure stores with YCSB's workloads.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
+)
+
+StoreUrl = Annotated[str, typer.Argument(metavar="URL", help="The store, such as log:///var/lib/bench.")]
+Files = Annotated[
+    list[str] | None,
+    typer.Option("-P", metavar="FILE", help="A YCSB property file, or a bundled workload: workloada, s4thesis."),
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("-p", metavar="NAME=VALUE", help="A property; backend.NAME=VALUE is an option of the store's URL."),
+]
+Threads = Annotated[int | None, typer.Option("--threads", metavar="N", help="The property threadcount.")]
+Target = Annotated[float | None, typer.Option("--target", metavar="OPS", help="The property target: operations/s.")]
+Async = Annotated[bool, typer.Option("--async", help="The property driver=async: save through a SafeKeeper.")]
+Processes = Annotated[
+    int, typer.Option("--processes", min=1, metavar="N", help="Run from so many processes, each with its threads.")
+]
+Spark = Annotated[str | None, typer.Option("--spark", metavar="MASTER", help="Run from the executors of a Spark.")]
+Clients = Annotated[
+    int, typer.Option("--clients", min=1, metavar="N", help="With --spark: from so many tasks at once.")
+]
+Status = Annotated[bool, typer.Option("-s", help="Print a status line every status.interval seconds.")]
+
+
+def settings_of(
+    files: list[str] | None,
+    assignments: list[str] | None,
+    threads: int | None = None,
+    target: float | None = None,
+    through_keeper: bool = False,
+) -> Settings:
+    """The settings that the options of a command make, later ones over earlier ones."""
+    properties: dict[str, str] = {}
+    for file in files or ():
+        properties |= load_file(file)
+    given = parse_assignments(assignments or ())
+    if threads is not None:
+        given["threadcount"] = str(threads)
+    if target is not None:
+        given["target"] = str(target)
+    if through_keeper:
+        given["driver"] = "async"
+    settings = Settings.of(properties | given)
+    for name in settings.ignored.keys() & given.keys():
+        say(f"the property {name} means nothing here{guess(name)}")
+    return settings
+
+
+def store_url(url: str, settings: Settings) -> str:
+    """*url* with the options that were given as properties."""
+    for name, value in settings.backend_options.items():
+        url += f"{'&' if '?' in url else '?'}{quote(name)}={quote(value)}"
+    return url
+
+
+@app.command("load", help="Insert the records of a workload.")
+@app.command("run", help="Do the operations of a workload on records that were loaded before.")
+def measure(
+    context: typer.Context,
+    url: StoreUrl,
+    file: Files = None,
+    property: Assignments = None,
+    threads: Threads = None,
+    target: Target = None,
+    through_keeper: Async = False,
+    processes: Processes = 1,
+    spark: Spark = None,
+    clients: Clients = 2,
+    status: Status = False,
+) -> None:
+    """Load or run, whichever the command was called as."""
+    require_histograms()
+    from safekeeper.bench.on_spark import run_on_spark
+    from safekeeper.bench.shares import Share, run_in_processes
+
+    settings = settings_of(file, property, threads, target, through_keeper)
+    share = Share(store_url(url, settings), "load" if context.info_name == "load" else "run", settings)
+    if spark is not None:
+        result = run_on_spark(share, spark, clients)
+    elif processes > 1:
+        result = run_in_processes(share, processes)
+    else:
+        result = share.run(status=status)
+    _print_result(result, settings)
+    if result.partial:
+        raise typer.Exit(1)
+
+
+def _print_result(result: Result, settings: Settings) -> None:
+    from safekeeper.bench.exporters import export
+
+    text = export(result, settings.percentiles, settings.exporter)
+    for note in result.notes:
+        say(note)
+    if result.measurements.first_error is not None:
+        say(f"the store failed, first with: {result.measurements.first_error}")
+    if result.partial:
+        say(f"PARTIAL RESULTS, {result.partial} after {result.operations} operations")
+    if not settings.exportfile:
+        sys.stdout.write(text)
+        return
+    try:
+        write_file(Path(settings.exportfile), text)
+    except BadProperty:
+        sys.stdout.write(text)  # rather here than nowhere
+        raise
+
+
+@app.command()
+def recover(
+    url: StoreUrl,
+    ids: Annotated[str, typer.Option(help="The numbers of ids to measure at.")] = "1000,10000,100000",
+    value_size: Annotated[int, typer.Option(min=0, help="Bytes of each state.")] = 70,
+    kill: Annotated[bool, typer.Option("--kill", help="Kill the process that fills the store.")] = False,
+    only_open: Annotated[bool, typer.Option("--only-open", help="Do not list and read everything.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Measure time and memory to open a store and read everything back, against the number of ids.
+
+    The ids go to the group 'recover' of the store and stay there.
+    """
+    from safekeeper.bench import recover as recovery
+
+    found = []
+    end: recovery.End = "kill" if kill else "close"
+    for one in recovery.measure(url, numbers(ids, "--ids"), value_size=value_size, end=end, only_open=only_open):
+        found.append(one)
+        if not as_json:
+            say(f"{one.ids:,} ids done")
+    if as_json:
+        print(dumps([asdict(one) for one in found]))
+        return
+    table = Table("ids", "open", "list", "read all", "memory open", "at peak", box=None, header_style="bold")
+    for one in found:
+        seconds = (f"{value * 1000:,.1f} ms" for value in (one.open_seconds, one.list_seconds, one.recover_seconds))
+        sizes = (f"{value / 1e6:,.1f} MB" for value in (one.open_bytes, one.peak_bytes))
+        table.add_row(f"{one.ids:,}", *seconds, *sizes)
+    _print_table(table)
+
+
+@app.command()
+def compare(
+    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Stores; also raw:, rocksdict: and sqlite:.")],
+    file: Files = None,
+    property: Assignments = None,
+    threads: Annotated[str, typer.Option(help="The numbers of threads to run with.")] = "1,2,4,8,16,32",
+    repeat: Annotated[int, typer.Option(min=1, help="How many rounds.")] = 5,
+    recover: Annotated[str, typer.Option(help="Measure recovery, too, at these numbers of ids.")] = "",
+    through_keeper: Async = False,
+    csv: Annotated[Path | None, typer.Option(help="Write one line for each run to this file.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write everything to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with plots to this file.")] = None,
+) -> None:
+    """Run one workload on several stores, turn by turn, and compare them. The stores should be empty."""
+    require_histograms()
+    from safekeeper.bench.compare import compare
+    from safekeeper.bench.machine import Machine
+    from safekeeper.bench.report import to_csv, to_html, to_json, to_table
+
+    settings = settings_of(file, property, through_keeper=through_keeper)
+    found = compare(
+        [store_url(url, settings) for url in urls],
+        settings,
+        workload=", ".join(Path(name).stem for name in file or ()),
+        threads=numbers(threads, "--threads"),
+        rounds=repeat,
+        recover=numbers(recover, "--recover") if recover else (),
+        said=say,
+    )
+    machine = Machine.here()
+    for path, text in ((csv, to_csv(found)), (json, to_json(found, machine)), (html, to_html(found, machine))):
+        if path is not None:
+            write_file(path, text)
+    _print_table(to_table(found))
+    for url, reason in found.failed.items():
+        say(f"{url} failed: {reason}")
+    if found.partial:
+        say(f"PARTIAL RESULTS, {found.partial}")
+    if found.partial or found.failed:
+        raise typer.Exit(1)
+
+
+@app.command("all")
+def everything(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter rounds.")] = False,
+    output: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/benchmarks.md"),
+) -> None:
+    """Run every benchmark that comes with safekeeper and write a page with the results."""
+    require_histograms()
+    from safekeeper.bench.everything import page, run_all
+    from safekeeper.bench.machine import Machine
+
+    outcomes = run_all(quick=quick, said=say)
+    write_file(output, page(outcomes, Machine.here(), quick=quick))
+    for outcome in outcomes:
+        for goal in outcome.goals:
+            print(f"{outcome.script.name}: {goal}")
+        if outcome.failure:
+            say(f"{outcome.script.name} did not run to its end: {outcome.failure}")
+    if any(outcome.failure for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+def _print_table(table: Table) -> None:
+    # What is not a terminal has no width; folded cells would be hard to read.
+    Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write *text*. Raise `BadProperty` if that cannot be done."""
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise BadProperty(f"{path}: {error.strerror}") from error
+
+
+def numbers(text: str, option: str) -> list[int]:
+    """The whole numbers above 0 in a list such as `1,2,4`."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise BadProperty(f"{option} {text}: it takes whole numbers with commas, such as 1,2,4")
+    return [int(part) for part in parts]
+
+
+def require_histograms() -> None:
+    """Raise `BadUrl` with advice if the extra with the histograms is not installed."""
+    try:
+        import hdrh.histogram  # type: ignore[import-untyped] # noqa: F401
+    except ModuleNotFoundError as error:
+        raise BadUrl("the benchmark needs the module hdrh: pip install 'safekeeper[bench]'") from error
+
+
+def say(message: str) -> None:
+    """Tell the user something that is no result."""
+    print(f"safekeeper: {message}", file=sys.stderr)

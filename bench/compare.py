@@ -1,0 +1,199 @@
+"""Several stores, one workload, turn by turn: so that what else the machine does hits all of them alike.
+
+Every round runs every store with every number of threads once. What is shown is the median of the rounds with the
+smallest and the largest, and percentiles over all rounds together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from safekeeper.backend import Backend, SupportsStats, Survives
+from safekeeper.bench.baselines import Baseline, open_store
+from safekeeper.bench.driver import INTERRUPTED, Driver, Result
+from safekeeper.bench.interleave import Spread, interleave
+from safekeeper.bench.measurements import Latencies
+from safekeeper.bench.properties import Settings
+from safekeeper.bench.recover import Recovery, measure
+from safekeeper.bench.through_keeper import SESSIONS
+from safekeeper.bench.workload import Workload
+from safekeeper.errors import BadUrl, SafekeeperError
+from safekeeper.registry import Url
+
+OPERATIONS = ("READ", "UPDATE", "INSERT", "SCAN")
+"""What counts as an operation of its own; a read-modify-write is a read and an update."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run. Latencies are those of all operations together, in nanoseconds."""
+
+    url: str
+    threads: int
+    round: int
+    throughput: float
+    mean: float
+    p50: int
+    p95: int
+    p99: int
+    errors: int
+    """Operations that did not end with `Return=OK`."""
+
+
+@dataclass(slots=True)
+class Point:
+    """All rounds of one store with one number of threads."""
+
+    url: str
+    threads: int
+    samples: list[Sample] = field(default_factory=list)
+    latencies: Latencies = field(default_factory=Latencies)
+
+    @property
+    def throughput(self) -> Spread:
+        """Operations a second."""
+        return Spread.of([sample.throughput for sample in self.samples])
+
+    @property
+    def mean(self) -> Spread:
+        """The mean latency."""
+        return Spread.of([sample.mean for sample in self.samples])
+
+    @property
+    def errors(self) -> int:
+        """Failed operations of all rounds."""
+        return sum(sample.errors for sample in self.samples)
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What `compare` found. A store that failed is in `failed` with the reason, and has only the rounds before that."""
+
+    workload: str
+    settings: Settings
+    points: list[Point]
+    partial: str = ""
+    """Why it ended early; empty if it did not."""
+    failed: dict[str, str] = field(default_factory=dict)
+    recoveries: dict[str, list[Recovery]] = field(default_factory=dict)
+    bytes_on_disk: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def urls(self) -> list[str]:
+        """The stores, in the order in which they were given."""
+        return list(dict.fromkeys(point.url for point in self.points))
+
+    def of(self, url: str) -> list[Point]:
+        """The points of one store that have a sample."""
+        return [point for point in self.points if point.url == url and point.samples]
+
+
+def compare(
+    urls: Sequence[str],
+    settings: Settings,
+    *,
+    workload: str = "",
+    threads: Sequence[int] = (1,),
+    rounds: int = 5,
+    recover: Sequence[int] = (),
+    said: Callable[[str], object] = lambda text: None,
+) -> Comparison:
+    """Load every store, run the rounds, then measure recovery at each number of ids in *recover*.
+
+    A store that fails does not stop the others. Ctrl-C ends it; what was measured is kept. *said* gets lines that tell
+    how far it has come.
+    """
+    if len(set(urls)) < len(urls):
+        raise BadUrl("a store is given twice: compare different ones")
+    found = Comparison(workload, settings, [Point(url, count) for count in threads for url in urls])
+    with ExitStack() as stack:
+        stores = {url: stack.enter_context(open_store(url)) for url in urls}
+        try:
+            for url in urls:
+                said(f"loading {url}")
+                _keep(found, url, _driver(settings, stores[url]).load)
+            arms = {f"{p.url}, threads {p.threads}": partial(_run, found, p, stores[p.url], said) for p in found.points}
+            interleave(arms, rounds, workload, warm_up=False)
+        except KeyboardInterrupt:
+            found.partial = "interrupted"
+        for url in urls:
+            if (size := stored_bytes(url, stores[url])) is not None:
+                found.bytes_on_disk[url] = size
+        to_recover = [url for url in urls if _can_recover(stores[url]) and url not in found.failed]
+    if recover and not found.partial:
+        for url in to_recover:
+            said(f"recovering {url}")
+            found.recoveries[url] = list(measure(url, recover))
+    return found
+
+
+def _can_recover(store: Backend) -> bool:
+    return Survives.PROCESS in store.survives and not isinstance(store, Baseline)
+
+
+def _driver(settings: Settings, store: Backend) -> Driver:
+    return Driver(Workload(settings), store, open_sessions=SESSIONS[settings.driver])
+
+
+def _run(found: Comparison, point: Point, store: Backend, said: Callable[[str], object]) -> float:
+    """One round of one point. Return its throughput, 0 if the store has failed."""
+    settings = dataclasses.replace(found.settings, threadcount=point.threads)
+    said(f"round {len(point.samples) + 1}: {point.url}, threads {point.threads}")
+    result = _keep(found, point.url, _driver(settings, store).run)
+    if result is None:
+        return 0.0
+    latencies = all_operations(result)
+    point.latencies.add(latencies)
+    point.samples.append(
+        Sample(
+            url=point.url,
+            threads=point.threads,
+            round=len(point.samples),
+            throughput=result.throughput,
+            mean=latencies.mean,
+            p50=latencies.percentile(50),
+            p95=latencies.percentile(95),
+            p99=latencies.percentile(99),
+            errors=sum(count for (_, code), count in result.measurements.returns.items() if code != "OK"),
+        )
+    )
+    return result.throughput
+
+
+def _keep(found: Comparison, url: str, run: Callable[[], Result]) -> Result | None:
+    """The whole result of *run*, or None, with the reason kept, if the store of *url* has failed now or before."""
+    if url in found.failed:
+        return None
+    try:
+        result = run()
+    except SafekeeperError as error:
+        found.failed[url] = str(error)
+        return None
+    if result.partial == INTERRUPTED:
+        raise KeyboardInterrupt
+    if result.partial:
+        found.failed[url] = f"{result.partial}: {result.measurements.first_error}"
+        return None
+    return result
+
+
+def all_operations(result: Result) -> Latencies:
+    """The latencies of all operations that succeeded, together."""
+    together = Latencies()
+    for name, latencies in result.measurements.totals().items():
+        if name in OPERATIONS:
+            together.add(latencies)
+    return together
+
+
+def stored_bytes(url: str, store: Backend) -> int | None:
+    """What a store occupies: its files' blocks, or what it says itself; None if neither can be told."""
+    parsed = Url.parse(url)
+    if parsed.host is None and (path := Path(parsed.path)).is_dir():
+        return sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file())
+    return store.stats().bytes_stored if isinstance(store, SupportsStats) else None

@@ -1,0 +1,78 @@
+"""Where and with what something was measured: numbers without this cannot be compared."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+import safekeeper
+from safekeeper.backends.local import file_system_type
+
+PACKAGES = ("numpy", "rocksdict", "lmdb", "redis", "pyspark")
+"""Whose versions matter, where they are installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine, the versions and the moment."""
+
+    date: str
+    processor: str
+    cores: int
+    memory_bytes: int
+    system: str
+    file_system: str
+    """Of the folder that was measured in."""
+    load: float
+    """How many processes wanted to run, on average over the minute before."""
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def here(cls, folder: Path | None = None) -> Machine:
+        """This machine, now."""
+        versions = {"safekeeper": safekeeper.__version__, "Python": platform.python_version()}
+        for package in PACKAGES:
+            try:
+                versions[package] = metadata.version(package)
+            except metadata.PackageNotFoundError:
+                continue
+        return cls(
+            date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            processor=_processor(),
+            cores=len(os.sched_getaffinity(0)),
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            system=f"{platform.system()} {platform.release()}",
+            file_system=file_system_type(folder or Path.cwd()),
+            load=os.getloadavg()[0],
+            versions=versions,
+        )
+
+    def sentence(self) -> str:
+        """Everything in one line."""
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return (
+            f"{self.date}: {self.cores} cores of {self.processor}, {self.memory_bytes / 2**30:.0f} GB, {self.system},"
+            f" {self.file_system or 'unknown file system'}, load {self.load:.1f} at the end; {versions}."
+        )
+
+    def warning(self) -> str:
+        """What is to be said before numbers that were measured while others used the machine, else nothing."""
+        if self.load <= 2 * self.cores:
+            return ""
+        return (
+            f"The machine was busy with other work: {self.load:.0f} processes wanted its {self.cores} cores at the end."
+            " Measure again on an idle one before relying on any of this."
+        )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or "unknown processor")

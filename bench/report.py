@@ -1,0 +1,196 @@
+"""A comparison as a page of HTML that needs nothing else: no network, no scripts. Also as CSV, JSON and a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
+from html import escape
+from importlib import resources
+
+from rich.table import Table
+
+from safekeeper.bench import svg
+from safekeeper.bench.compare import Comparison, Point, Sample
+from safekeeper.bench.machine import Machine
+
+PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9, 99.99)
+
+
+def to_table(comparison: Comparison) -> Table:
+    """For a terminal: one line for each store and number of threads."""
+    table = Table(box=None, header_style="bold")
+    for name in ("store", "threads", "operations/s", "(low to high)", "mean", "95 %", "99 %", "errors"):
+        table.add_column(name, justify="left" if name == "store" else "right", overflow="fold")
+    for cells in _rows(comparison):
+        table.add_row(*cells)
+    return table
+
+
+def _rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
+    for point in comparison.points:
+        if point.samples:
+            rate = point.throughput
+            times = (point.mean.median, point.latencies.percentile(95), point.latencies.percentile(99))
+            yield (
+                point.url,
+                str(point.threads),
+                f"{rate.median:,.0f}",
+                f"{rate.low:,.0f} to {rate.high:,.0f}",
+                *(milliseconds(time) for time in times),
+                str(point.errors),
+            )
+
+
+def milliseconds(nanoseconds: float) -> str:
+    """A time for people, with three digits."""
+    return f"{nanoseconds / 1e6:.3g} ms"
+
+
+def to_csv(comparison: Comparison) -> str:
+    """One line for each run; times are nanoseconds."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [f.name for f in fields(Sample)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(sample) for point in comparison.points for sample in point.samples)
+    return text.getvalue()
+
+
+def to_json(comparison: Comparison, machine: Machine) -> str:
+    """Everything, for other programs; times are nanoseconds, those of recoveries seconds."""
+
+    points = [
+        {
+            "url": point.url,
+            "threads": point.threads,
+            "throughput": asdict(point.throughput),
+            "mean": asdict(point.mean),
+            "percentiles": {f"{percent:g}": point.latencies.percentile(percent) for percent in PERCENTILES},
+            "errors": point.errors,
+            "rounds": [asdict(sample) for sample in point.samples],
+        }
+        for point in comparison.points
+        if point.samples
+    ]
+    return json.dumps(
+        {
+            "machine": asdict(machine),
+            "workload": comparison.workload,
+            "settings": asdict(comparison.settings),
+            "partial": comparison.partial,
+            "failed": comparison.failed,
+            "points": points,
+            "recoveries": {url: [asdict(one) for one in found] for url, found in comparison.recoveries.items()},
+            "bytes_on_disk": comparison.bytes_on_disk,
+        },
+        indent=1,
+    )
+
+
+def to_html(comparison: Comparison, machine: Machine) -> str:
+    """The page."""
+    style = (resources.files("safekeeper.bench") / "report.css").read_text()
+    title = f"{comparison.workload or 'workload'} on {len(comparison.urls)} stores"
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>safekeeper bench: {escape(title)}</title><style>{style}</style></head><body><main>"
+        f"<h1>{escape(title)}</h1>{''.join(_sections(comparison, machine))}</main></body></html>\n"
+    )
+
+
+def _sections(comparison: Comparison, machine: Machine) -> Iterator[str]:
+    if comparison.partial:
+        yield f'<p class="warning">Partial results: {escape(comparison.partial)}.</p>'
+    for url, reason in comparison.failed.items():
+        yield f'<p class="warning">{escape(url)} failed: {escape(reason)}</p>'
+    if warning := machine.warning():
+        yield f'<p class="warning">{escape(warning)}</p>'
+    yield f"<p>{escape(machine.sentence())}</p>"
+    yield f"<p>{escape(_what_ran(comparison))}</p>"
+    yield _legend(comparison.urls)
+    yield '<div class="plots">'
+    yield _figure("Throughput against latency", _throughput(comparison), "Numbers at the points are threads.")
+    yield _figure("Latency percentiles", _percentiles(comparison), "With the most threads, all rounds together.")
+    if comparison.recoveries:
+        yield _figure("Recovery", _recovery(comparison), "Open the store and read every state back.")
+    if comparison.bytes_on_disk:
+        yield _figure("Bytes stored", _sizes(comparison), "At the end of all rounds, dead values included.")
+    yield "</div><h2>Numbers</h2>"
+    header = ("store", "threads", "operations/s", "low to high", "mean", "95 %", "99 %", "errors")
+    yield _html_table(header, list(_rows(comparison)))
+
+
+def _what_ran(comparison: Comparison) -> str:
+    settings = comparison.settings
+    rounds = max((len(point.samples) for point in comparison.points), default=0)
+    return (
+        f"{settings.operationcount:,} operations on {settings.recordcount:,} records of"
+        f" {settings.fieldcount * settings.fieldlength:,} bytes, {settings.requestdistribution}, {rounds} interleaved"
+        f" rounds; the median of the rounds is shown. Driver: {settings.driver}."
+    )
+
+
+def _legend(urls: Sequence[str]) -> str:
+    items = (f'<li><span class="key c{n % svg.COLOURS}"></span>{escape(url)}</li>' for n, url in enumerate(urls))
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def _figure(title: str, plot: str, caption: str) -> str:
+    return f"<figure><h2>{escape(title)}</h2>{plot}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def _throughput(comparison: Comparison) -> str:
+    def line(points: list[Point]) -> list[tuple[float, float]]:
+        return [(point.throughput.median, point.mean.median / 1e6) for point in points]
+
+    series = [
+        svg.Series(url, line(points), [str(point.threads) for point in points])
+        for url in comparison.urls
+        for points in [comparison.of(url)]
+    ]
+    axes = svg.Axis("operations a second"), svg.Axis("mean latency, ms", logarithmic=True)
+    return svg.line_plot("Mean latency against throughput", *axes, series)
+
+
+def _percentiles(comparison: Comparison) -> str:
+    # Percentiles are spaced by how many nines they have.
+    ticks = [(float(n), f"{percent:g}") for n, percent in enumerate(PERCENTILES)]
+    series = []
+    for url in comparison.urls:
+        last = comparison.of(url)[-1:]
+        points = [(float(n), p.latencies.percentile(of) / 1e6) for p in last for n, of in enumerate(PERCENTILES)]
+        series.append(svg.Series(url, points))
+    axes = svg.Axis("percentile, per cent of operations", ticks=ticks), svg.Axis("latency, ms", logarithmic=True)
+    return svg.line_plot("Latency at each percentile", *axes, series)
+
+
+def _recovery(comparison: Comparison) -> str:
+    series = [
+        svg.Series(url, [(one.ids, (one.open_seconds + one.recover_seconds) * 1000) for one in found])
+        for url in comparison.urls
+        for found in [comparison.recoveries.get(url, [])]
+    ]
+    axes = svg.Axis("ids", logarithmic=True), svg.Axis("open and read all, ms", logarithmic=True)
+    return svg.line_plot("Time to recover against the number of ids", *axes, series)
+
+
+def _sizes(comparison: Comparison) -> str:
+    """Bars in HTML: there a long name of a store finds its place by itself."""
+    sizes = comparison.bytes_on_disk
+    most = max(sizes.values()) or 1
+    bars = (
+        f'<dt>{escape(url)}</dt><dd><span class="bar c{number % svg.COLOURS}" style="width:{sizes[url] / most:.1%}">'
+        f"</span>{svg.short(sizes[url])}B</dd>"
+        for number, url in enumerate(comparison.urls)
+        if url in sizes
+    )
+    return f'<dl class="bars">{"".join(bars)}</dl>'
+
+
+def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

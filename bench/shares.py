@@ -1,0 +1,122 @@
+"""One workload from several clients at once, processes here or executors of Spark: split, run, and merged exactly.
+
+Every client goes over all records with its share of the operations and of the target rate. Histograms are merged, not
+averaged; the run time is that of the slowest client. Clients that insert during a run insert the same new records, as
+YCSB's do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing.synchronize import Barrier
+
+from safekeeper.backend import Scope
+from safekeeper.bench.baselines import open_store
+from safekeeper.bench.driver import INTERRUPTED, Driver, Phase, Result
+from safekeeper.bench.measurements import Measurements
+from safekeeper.bench.properties import Settings
+from safekeeper.bench.through_keeper import SESSIONS
+from safekeeper.bench.workload import Workload
+from safekeeper.errors import BadUrl
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """What one client does. It can be sent to another process."""
+
+    url: str
+    phase: Phase
+    settings: Settings
+
+    def run(self, *, status: bool = False) -> Result:
+        """Open the store and do it."""
+        with open_store(self.url) as store:
+            sessions = SESSIONS[self.settings.driver]
+            driver = Driver(Workload(self.settings), store, open_sessions=sessions, status=status)
+            return driver.load() if self.phase == "load" else driver.run()
+
+
+def split(share: Share, clients: int) -> list[Share]:
+    """*share* as so many shares; fewer if there is not that much to do."""
+    settings, phase = share.settings, share.phase
+    total = settings.inserts if phase == "load" else settings.operationcount
+    clients = max(min(clients, total or clients), 1)
+    shares = []
+    start = settings.insertstart
+    for number in range(clients):
+        part = total // clients + (number < total % clients)
+        own = dataclasses.replace(
+            settings,
+            target=settings.target / clients,
+            seed=settings.seed + number if settings.seed >= 0 else -1,
+            operationcount=settings.operationcount if phase == "load" else part,
+            insertstart=start if phase == "load" else settings.insertstart,
+            insertcount=part if phase == "load" else settings.insertcount,
+        )
+        shares.append(dataclasses.replace(share, settings=own))
+        start += part
+    return shares
+
+
+def merge(results: Sequence[Result]) -> Result:
+    """What all clients measured, as one result."""
+    together = Measurements()
+    for result in results:
+        together.merge(result.measurements)
+    return Result(
+        results[0].phase,
+        max(result.seconds for result in results),
+        sum(result.operations for result in results),
+        together,
+        partial=next((result.partial for result in results if result.partial), ""),
+        notes=tuple(dict.fromkeys(note for result in results for note in result.notes)),
+    )
+
+
+def run_in_processes(share: Share, processes: int) -> Result:
+    """Run *share* from so many processes of this machine. At Ctrl-C they end and what they measured is kept."""
+    require_scope(share.url, Scope.HOST)
+    shares = split(share, processes)
+    context = multiprocessing.get_context("spawn")  # a forked child would inherit other threads' locks
+    gate = context.Barrier(len(shares))
+    with _ctrl_c_is_for_the_children(), ProcessPoolExecutor(len(shares), context, _set_gate, (gate,)) as pool:
+        return merge(list(pool.map(_run_together, shares)))
+
+
+def require_scope(url: str, scope: Scope) -> None:
+    """Raise `BadUrl` unless clients in *scope* see each other's writes."""
+    with open_store(url) as store:
+        if store.scope < scope:
+            raise BadUrl(f"{url}: writes are seen in the {store.scope.name.lower()} only: run it from one client")
+
+
+_gate: Barrier | None = None
+
+
+def _set_gate(gate: Barrier) -> None:
+    global _gate
+    _gate = gate
+
+
+def _run_together(share: Share) -> Result:
+    try:
+        if _gate is not None:
+            _gate.wait()  # what it takes to start a process is no part of the run
+        return share.run()
+    except KeyboardInterrupt:  # before or after the part in which the driver keeps what it has
+        return Result(share.phase, 0.0, 0, Measurements(), INTERRUPTED)
+
+
+@contextmanager
+def _ctrl_c_is_for_the_children() -> Iterator[None]:
+    """Every process of a terminal gets Ctrl-C. The children then return partial results, which are waited for here."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

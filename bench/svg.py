@@ -1,0 +1,145 @@
+"""Small plots as SVG text: lines through points. Colours and fonts are the page's, by CSS class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+COLOURS = 8
+"""How many classes `c0`, `c1`, ... the page must have a colour for."""
+
+_WIDTH, _HEIGHT = 560, 360
+_LEFT, _RIGHT, _TOP, _BOTTOM = 78, 34, 16, 58
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a plot."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    labels: Sequence[str] = ()
+    """What is written at each point; nothing if empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """How numbers become places, and which are marked."""
+
+    label: str
+    logarithmic: bool = False
+    ticks: Sequence[tuple[float, str]] = ()
+    """Marks with their texts; chosen by themselves if empty."""
+
+    def scale(self, value: float) -> float:
+        """The place of *value* in units of this axis."""
+        return math.log10(max(value, 1e-12)) if self.logarithmic else value
+
+    def marks(self, least: float, most: float) -> list[tuple[float, str]]:
+        """Marks between two values."""
+        if self.ticks:
+            return [(at, text) for at, text in self.ticks if least <= at <= most]
+        if self.logarithmic:
+            exponents = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
+            return [(at, short(at)) for e in exponents if least <= (at := 10.0**e) <= most]
+        step = nice_step(most - least)
+        first = math.ceil(least / step)
+        return [(n * step, short(n * step)) for n in range(first, math.floor(most / step + 1e-9) + 1)]
+
+
+def nice_step(span: float) -> float:
+    """A step of 1, 2 or 5 times a power of ten that makes about five marks."""
+    raw = max(span, 1e-12) / 5
+    power: float = 10.0 ** math.floor(math.log10(raw))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw)
+
+
+def short(value: float) -> str:
+    """A number with few characters: 1500 as 1.5k."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.4g}"
+
+
+def line_plot(title: str, x: Axis, y: Axis, all_series: Sequence[Series]) -> str:
+    """A plot of lines, with *title* for those who cannot see it."""
+    points = [point for series in all_series for point in series.points]
+    x_span, y_span = _span([p[0] for p in points], x), _span([p[1] for p in points], y)
+    place = _Place(x, y, x_span, y_span)
+    parts = [*_frame(place)]
+    for number, series in enumerate(all_series):
+        at = [place.of(*point) for point in series.points]
+        colour = f"c{number % COLOURS}"
+        parts.append(f'<polyline class="line {colour}" points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in at)}"/>')
+        for index, (a, b) in enumerate(at):
+            text = series.labels[index] if series.labels else ""
+            parts.append(f'<circle class="dot {colour}" cx="{a:.1f}" cy="{b:.1f}" r="4"/>')
+            if text:
+                parts.append(f'<text class="small" x="{a + 6:.1f}" y="{b - 7:.1f}">{escape(text)}</text>')
+    return _svg(title, parts)
+
+
+def _span(values: Sequence[float], axis: Axis) -> tuple[float, float]:
+    """From which value to which an axis goes."""
+    if axis.logarithmic:
+        above = [value for value in values if value > 0] or [1.0]
+        return 10.0 ** math.floor(math.log10(min(above))), 10.0 ** max(
+            math.ceil(math.log10(max(above))), math.floor(math.log10(min(above))) + 1
+        )
+    if axis.ticks:
+        return min(at for at, _ in axis.ticks), max(at for at, _ in axis.ticks)
+    most = max(values, default=1.0) or 1.0
+    step = nice_step(most)
+    return 0.0, math.ceil(most * 1.02 / step) * step
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    x: Axis
+    y: Axis
+    x_span: tuple[float, float]
+    y_span: tuple[float, float]
+
+    def of(self, x: float, y: float) -> tuple[float, float]:
+        """Where a point is drawn."""
+        return (
+            _LEFT + _share(self.x, self.x_span, x) * (_WIDTH - _LEFT - _RIGHT),
+            _HEIGHT - _BOTTOM - _share(self.y, self.y_span, y) * (_HEIGHT - _TOP - _BOTTOM),
+        )
+
+
+def _share(axis: Axis, span: tuple[float, float], value: float) -> float:
+    first, last = axis.scale(span[0]), axis.scale(span[1])
+    return min(max((axis.scale(value) - first) / (last - first), 0.0), 1.0)
+
+
+def _frame(place: _Place) -> list[str]:
+    parts = []
+    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    for at, text in place.y.marks(*place.y_span):
+        _, b = place.of(place.x_span[0], at)
+        parts.append(f'<line class="grid" x1="{_LEFT}" y1="{b:.1f}" x2="{right}" y2="{b:.1f}"/>')
+        parts.append(f'<text class="tick end" x="{_LEFT - 8}" y="{b + 5:.1f}">{escape(text)}</text>')
+    for at, text in place.x.marks(*place.x_span):
+        a, _ = place.of(at, place.y_span[0])
+        parts.append(f'<line class="grid" x1="{a:.1f}" y1="{_TOP}" x2="{a:.1f}" y2="{bottom}"/>')
+        parts.append(f'<text class="tick middle" x="{a:.1f}" y="{bottom + 20}">{escape(text)}</text>')
+    middle = (_TOP + bottom) / 2
+    parts.append(
+        f'<text class="label middle" x="{(_LEFT + right) / 2}" y="{_HEIGHT - 8}">{escape(place.x.label)}</text>'
+    )
+    parts.append(
+        f'<text class="label middle" x="16" y="{middle}" transform="rotate(-90 16 {middle})">'
+        f"{escape(place.y.label)}</text>"
+    )
+    return parts
+
+
+def _svg(title: str, parts: Sequence[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">'
+        f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
+    )

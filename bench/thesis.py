@@ -1,0 +1,275 @@
+"""The measurements of the S4 thesis again, with its settings, ours beside its figures.
+
+    python -m safekeeper.bench.thesis [--quick] [--only 4.5] [--folder DIR] [--store URL ...]
+
+The thesis' file backends were on NFS with a filer behind it; here they are on a local disk, which is its figure 5.1.
+In 4.5 to 4.7 states are saved through a SafeKeeper: by three processes if all the stores can be shared by them, else by
+one. `--store` adds servers (Redis, HBase) to 4.5/4.6.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field
+from pathlib import Path
+from random import Random
+
+from rich.console import Console
+from rich.table import Table
+
+from safekeeper.backend import Scope
+from safekeeper.bench.baselines import open_store
+from safekeeper.bench.compare import compare
+from safekeeper.bench.driver import Result
+from safekeeper.bench.goals import Goal
+from safekeeper.bench.measurements import Latencies
+from safekeeper.bench.properties import Settings, load_file
+from safekeeper.bench.recover import measure
+from safekeeper.bench.shares import Share, run_in_processes
+
+PROCESSES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much to measure."""
+
+    rounds: int
+    threads: tuple[int, ...]
+    operations: int
+    events: int
+    rebuilt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    seconds: float
+    """Of each rate in 4.7."""
+    small_writes: int
+    """In table 5.1 without a sync each; with one it is a hundredth."""
+
+
+FULL = Scale(
+    10, (1, 2, 4, 8, 16, 32), 10_000, 10_000, (1000, 10_000, 100_000, 1_000_000), (1000, 10_000, 100_000), 30, 10**6
+)
+QUICK = Scale(3, (1, 4, 16), 500, 1_000, (1000, 100_000), (1000, 3000), 3, 10**5)
+
+
+@dataclass(slots=True)
+class Finding:
+    """What an experiment found."""
+
+    title: str
+    thesis: str
+    """What the thesis found."""
+    table: Table = field(init=False)
+    goals: list[Goal] = field(default_factory=list)
+    header: InitVar[Sequence[str]] = ()
+
+    def __post_init__(self, header: Sequence[str]) -> None:
+        self.table = Table(box=None, header_style="bold")
+        for name in header:
+            self.table.add_column(name, justify="right")
+
+    def expect(self, text: str, found: float, wanted: float) -> None:
+        """Say whether *found* is as high as the thesis' *wanted*."""
+        self.goals.append(Goal(f"{text}: {found:.1f} x, thesis {wanted:g} x", found >= wanted))
+
+    def print(self) -> None:
+        """Print everything."""
+        console = Console(highlight=False, width=110)
+        console.print(self.title, style="bold")
+        console.print(self.table)
+        console.print(f"thesis: {self.thesis}")
+        for goal in self.goals:
+            print(goal)
+        print()
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where to measure."""
+
+    folder: Path
+    servers: Sequence[str]
+
+    def urls(self, experiment: str) -> list[str]:
+        """The stores of one experiment, empty: file first."""
+        return [f"{scheme}://{self.folder}/{experiment}-{scheme}" for scheme in ("file", "log")]
+
+
+def throughput_and_latency(site: Site, scale: Scale) -> Finding:
+    """4.1 and 5.1: nine writes to one read of 1 KB, more and more threads."""
+    settings = Settings.of(load_file("s4thesis") | {"operationcount": str(scale.operations)})
+    urls = site.urls("4.1")
+    found = compare(urls, settings, threads=scale.threads, rounds=scale.rounds)
+    finding = Finding(
+        "4.1, 5.1  throughput and latency, 90 % writes, 1 KB, 1,000 ids",
+        "on NFS file to 700/s, log to 2,100/s at 20 ms; on a local disk file below 500/s, log to 700/s",
+        header=("threads", "file, ops/s", "file, ms", "log, ops/s", "log, ms", "log/file"),
+    )
+    best = [0.0, 0.0]
+    for threads, file, log in zip(scale.threads, found.of(urls[0]), found.of(urls[1]), strict=True):
+        rates = file.throughput.median, log.throughput.median
+        best = [max(pair) for pair in zip(best, rates, strict=True)]
+        finding.table.add_row(
+            str(threads),
+            f"{rates[0]:,.0f}",
+            f"{file.mean.median / 1e6:.2f}",
+            f"{rates[1]:,.0f}",
+            f"{log.mean.median / 1e6:.2f}",
+            f"{rates[1] / rates[0]:.1f} x",
+        )
+    finding.expect("4.1 log's most over file's most", best[1] / best[0], 3)
+    return finding
+
+
+def index_rebuild(site: Site, scale: Scale) -> Finding:
+    """4.2: opening a log whose writer was killed, against the number of ids."""
+    finding = Finding(
+        "4.2  opening a log after a kill, entries of some 70 bytes",
+        "linear, below 250 ms at one million",
+        header=("ids", "open, ms", "memory, MB"),
+    )
+    for one in measure(site.urls("4.2")[1], scale.rebuilt_ids, value_size=54, end="kill", only_open=True):
+        finding.table.add_row(f"{one.ids:,}", f"{one.open_seconds * 1000:.1f}", f"{one.open_bytes / 1e6:.1f}")
+    milliseconds = one.open_seconds * 1000
+    finding.goals.append(Goal(f"4.2 {one.ids:,} ids below 250 ms: {milliseconds:.0f} ms", milliseconds < 250))
+    return finding
+
+
+def word_count(site: Site, scale: Scale) -> Finding:
+    """4.5 and 4.6: one checkpoint an event at 400 events/s, then lazy reads by a process that has just started."""
+    events = {"operationcount": str(scale.events), "keeper.overflow": "drop-oldest", "driver": "async"}
+    writing = Settings.of(load_file("wordcount") | events)
+    reading = dataclasses.replace(
+        writing,
+        readproportion=1.0,
+        updateproportion=0.0,
+        target=0.0,
+        operationcount=1000,
+        requestdistribution="sequential",
+    )
+    finding = Finding(
+        f"4.5, 4.6  {scale.events:,} events of a word count at 400/s, then 1,000 lazy reads",
+        "log writes 4.85 x and reads 3 x as fast as file; Redis and HBase far below both",
+        header=("store", "processes", "write, ms", "95 %", "dropped", "read, ms", "95 %"),
+    )
+    means: list[tuple[float, float]] = []
+    urls = [*site.urls("4.5"), *site.servers]
+    processes = _processes(urls)
+    for url in urls:
+        Share(url, "load", writing).run()
+        written = _run(Share(url, "run", writing), processes)
+        read = _run(Share(url, "run", reading), 1)
+        dropped = written.measurements.returns["UPDATE", "DROPPED"]
+        times = (_latencies(written, "UPDATE"), _latencies(read, "READ"))
+        cells = [[f"{one.mean / 1e6:.2f}", f"{one.percentile(95) / 1e6:.2f}"] for one in times]
+        means.append((times[0].mean, times[1].mean))
+        finding.table.add_row(url.partition(":")[0], str(processes), *cells[0], str(dropped), *cells[1])
+    file, log = means[:2]
+    finding.expect("4.5 log's writes as fast as file's", file[0] / log[0], 4.85)
+    finding.expect("4.5 log's reads as fast as file's", file[1] / log[1], 3)
+    return finding
+
+
+def throughput_against_ids(site: Site, scale: Scale) -> Finding:
+    """4.7: the most checkpoints a second without a drop, against the number of ids."""
+    finding = Finding(
+        "4.7  checkpoints a second without drops, against the number of ids",
+        "with three nodes file 400/s falling to 150/s at one million ids, log 1,300/s at any number",
+        header=("ids", "file", "log"),
+    )
+    for ids in scale.ids:
+        rates = []
+        urls = site.urls(f"4.7-{ids}")
+        processes = _processes(urls)
+        for url in urls:
+            # The rate that a queue takes without dropping is the one at which it makes the caller wait.
+            properties = {"recordcount": str(ids), "target": "0", "operationcount": "0", "driver": "async"}
+            properties |= {"maxexecutiontime": str(scale.seconds), "keeper.overflow": "block"}
+            settings = Settings.of(load_file("wordcount") | {"requestdistribution": "uniform"} | properties)
+            Share(url, "load", dataclasses.replace(settings, maxexecutiontime=0.0)).run()
+            rates.append(_run(Share(url, "run", settings), processes).throughput)
+        finding.table.add_row(f"{ids:,}", *(f"{rate:,.0f}" for rate in rates))
+    finding.expect(f"4.7 log over file at {ids:,} ids", rates[1] / rates[0], 1300 / 400)
+    return finding
+
+
+def small_writes(site: Site, scale: Scale) -> Finding:
+    """Table 5.1, without its contradictions: 10-byte writes into one file, one sync each or one at the end."""
+    few = scale.small_writes // 100
+    finding = Finding(
+        f"table 5.1  seconds for 1,000 writes of 10 bytes ({few:,} with a sync each, {scale.small_writes:,} without)",
+        "its numbers contradict each other (a million syncs in 0.035 s), so there is nothing to compare with",
+        header=("offsets", "a sync each", "one sync at the end"),
+    )
+    for order in ("sequential", "random"):
+        each = _write_small(site.folder, order, few, sync_each=True)
+        once = _write_small(site.folder, order, scale.small_writes, sync_each=False)
+        finding.table.add_row(order, f"{each:.4f}", f"{once:.6f}")
+    return finding
+
+
+def _write_small(folder: Path, order: str, count: int, *, sync_each: bool) -> float:
+    offsets = [number * 10 for number in range(count)]
+    if order == "random":
+        Random(0).shuffle(offsets)  # noqa: S311
+    fd = os.open(folder / "small", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        started = time.perf_counter()
+        for offset in offsets:
+            os.pwrite(fd, b"0123456789", offset)
+            if sync_each:
+                os.fdatasync(fd)
+        os.fdatasync(fd)
+        return (time.perf_counter() - started) / count * 1000
+    finally:
+        os.close(fd)
+
+
+def _processes(urls: Sequence[str]) -> int:
+    """From how many processes to measure stores that are compared: the same for all."""
+    scopes = []
+    for url in urls:
+        with open_store(url) as store:
+            scopes.append(store.scope)
+    return PROCESSES if min(scopes) >= Scope.HOST else 1
+
+
+def _run(share: Share, processes: int) -> Result:
+    return run_in_processes(share, processes) if processes > 1 else share.run()
+
+
+def _latencies(result: Result, name: str) -> Latencies:
+    return result.measurements.totals().get(name, Latencies())
+
+
+EXPERIMENTS: dict[str, Callable[[Site, Scale], Finding]] = {
+    "4.1": throughput_and_latency,
+    "4.2": index_rebuild,
+    "4.5": word_count,
+    "4.7": throughput_against_ids,
+    "5.1": small_writes,
+}
+"""By the number of the figure or table."""
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer operations, rounds and ids")
+    parser.add_argument("--only", choices=list(EXPERIMENTS), help="one experiment")
+    parser.add_argument("--folder", type=Path, help="where to write; on the disk that is to be measured")
+    parser.add_argument("--store", action="append", default=[], help="another store for 4.5, empty")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for name, experiment in EXPERIMENTS.items():
+            if options.only in (None, name):
+                experiment(Site(Path(folder), options.store), QUICK if options.quick else FULL).print()
+
+
+if __name__ == "__main__":
+    main()

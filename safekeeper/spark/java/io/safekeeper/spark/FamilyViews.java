@@ -1,0 +1,70 @@
+package io.safekeeper.spark;
+
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+
+/** The column families of a loaded state, by name, as one store uses them. */
+final class FamilyViews {
+  private final FamilySpecs specs;
+  private final StateLog log;
+  private final View defaultView;
+  private final Map<String, View> others = new HashMap<>();
+
+  /**
+   * What is known of a family.
+   *
+   * @param family its keys; null if Spark knows the family and the state does not
+   * @param value the row that values are returned in
+   */
+  record View(FamilySpec spec, Family family, UnsafeRow value) {}
+
+  FamilyViews(FamilySpecs specs, StateLog log) {
+    this.specs = specs;
+    this.log = log;
+    this.defaultView = view(FamilySpecs.DEFAULT, log.defaultFamily());
+  }
+
+  /** The family of that name; one that Spark has not told of is refused. */
+  View get(String operation, String name) {
+    if (FamilySpecs.DEFAULT.equals(name)) {
+      return defaultView;
+    }
+    View known = others.get(name);
+    if (known == null || known.family == null) {
+      specs.checkUse(operation, name);
+      known = view(name, log.family(name));
+      others.put(name, known);
+    }
+    return known;
+  }
+
+  /** The family of that name, created if the state has none. */
+  View getOrCreate(String operation, String name) {
+    View view = get(operation, name);
+    if (view.family == null) {
+      create(name);
+      view = get(operation, name);
+    }
+    return view;
+  }
+
+  void create(String name) {
+    others.remove(name);
+    log.createFamily(name);
+  }
+
+  boolean remove(String name) {
+    others.remove(name);
+    specs.remove(name);
+    return log.removeFamily(name);
+  }
+
+  private View view(String name, Family family) {
+    FamilySpec spec = specs.get(name);
+    if (family != null) {
+      family.keepOrder(spec);
+    }
+    return new View(spec, family, new UnsafeRow(spec.valueFields()));
+  }
+}

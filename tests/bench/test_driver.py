@@ -1,0 +1,171 @@
+import pytest
+
+from safekeeper.backend import Batch
+from safekeeper.backends.memory import MemoryBackend
+from safekeeper.bench.driver import GIVE_UP_AFTER, Driver
+from safekeeper.bench.exporters import export, rows
+from safekeeper.bench.properties import BadProperty, Settings
+from safekeeper.bench.workload import Workload
+from safekeeper.errors import Unavailable
+
+
+class Failing(MemoryBackend):
+    """Can do so many more writes; then it is gone, or only once."""
+
+    def __init__(self, writes, *, for_ever):
+        super().__init__()
+        self.writes, self.for_ever = writes, for_ever
+
+    def write(self, batch):
+        self.writes -= 1
+        if self.writes == -1 or (self.for_ever and self.writes < 0):
+            raise Unavailable("the disk is full: buy one")
+        return super().write(batch)
+
+
+def driver_of(backend, **properties):
+    given = {"recordcount": 100, "operationcount": 1000, "fieldlength": 10, "seed": 14} | properties
+    named = {name.replace("_", "."): str(value) for name, value in given.items()}
+    workload = Workload(Settings.of(named))
+    return workload, Driver(workload, backend)
+
+
+def loaded(backend, **properties):
+    workload, driver = driver_of(backend, **properties)
+    driver.load()
+    return workload, driver
+
+
+def numbers(result):
+    return {(row.metric, row.measurement): row.value for row in rows(result, (50, 99.9))}
+
+
+def test_the_lines_are_ycsbs():
+    _, driver = loaded(MemoryBackend())
+    lines = export(driver.run(), (50.0, 95.0, 99.9, 1.0), "TextMeasurementsExporter").splitlines()
+    assert [line.rpartition(", ")[0] for line in lines] == [
+        "[OVERALL], RunTime(ms)",
+        "[OVERALL], Throughput(ops/sec)",
+        *(
+            f"[{name}], {measurement}"
+            for name in ("READ", "UPDATE")
+            for measurement in (
+                "Operations",
+                "AverageLatency(us)",
+                "MinLatency(us)",
+                "MaxLatency(us)",
+                "50thPercentileLatency(us)",
+                "95thPercentileLatency(us)",
+                "99.9PercentileLatency(us)",
+                "1stPercentileLatency(us)",
+                "Return=OK",
+            )
+        ),
+    ]
+
+
+def test_what_is_not_there_is_not_found_and_timed_apart():
+    _, driver = driver_of(MemoryBackend(), readproportion=1, updateproportion=0)
+    found = numbers(driver.run())
+    assert found["READ", "Return=NOT_FOUND"] == found["READ-FAILED", "Operations"] == 1000
+    assert ("READ", "Return=OK") not in found
+
+
+def test_a_failure_is_counted_and_the_run_goes_on():
+    _, driver = loaded(Failing(150, for_ever=False), readproportion=0, updateproportion=1)
+    result = driver.run()
+    found = numbers(result)
+    assert found["UPDATE", "Return=ERROR"] == found["UPDATE-FAILED", "Operations"] == 1
+    assert found["UPDATE", "Return=OK"] == 999
+    assert not result.partial
+    assert str(result.measurements.first_error) == "the disk is full: buy one"
+
+
+def test_a_store_that_is_gone_ends_the_run_and_what_was_measured_is_kept():
+    _, driver = loaded(Failing(150, for_ever=True), readproportion=0, updateproportion=1, threadcount=2)
+    result = driver.run()
+    assert "times in a row" in result.partial
+    found = numbers(result)
+    assert found["UPDATE", "Return=OK"] == 50
+    assert GIVE_UP_AFTER <= found["UPDATE", "Return=ERROR"] < 1000 - 50
+    assert found["OVERALL", "Complete"] == 0
+
+
+def test_a_mistake_in_a_backend_is_raised_not_counted():
+    class Broken(MemoryBackend):
+        def write(self, batch):
+            raise ZeroDivisionError
+
+    _, driver = driver_of(Broken())
+    with pytest.raises(ZeroDivisionError):
+        driver.load()
+
+
+def test_the_time_limit_ends_a_run_that_is_not_partial():
+    _, driver = loaded(MemoryBackend(), operationcount=0, maxexecutiontime=0.2)
+    result = driver.run()
+    assert result.operations > 0
+    assert not result.partial
+
+
+def test_what_runs_during_the_warm_up_is_not_measured():
+    workload, driver = loaded(MemoryBackend(), warmup=0.1, insertproportion=1, readproportion=0, updateproportion=0)
+    result = driver.run()
+    assert numbers(result)["INSERT", "Operations"] == result.operations == 1000
+    assert workload.inserted.newest > 100 + 1000
+
+
+def test_a_target_that_cannot_be_kept_is_said():
+    _, driver = loaded(MemoryBackend(), target=50_000_000)
+    assert any("target of 5e+07 operations a second was not kept" in note for note in driver.run().notes)
+
+
+def test_a_target_is_not_exceeded_and_the_intended_latency_counts_the_delay():
+    _, driver = loaded(MemoryBackend(), target=2000, operationcount=200, threadcount=2, measurement_interval="both")
+    result = driver.run()
+    assert result.seconds > 0.09
+    found = numbers(result)
+    assert found["Intended-READ", "Operations"] == found["READ", "Operations"]
+    assert found["Intended-READ", "AverageLatency(us)"] > found["READ", "AverageLatency(us)"]
+    assert ("Intended-READ", "Return=OK") not in found
+
+
+def test_intended_alone_keeps_the_name():
+    _, driver = loaded(MemoryBackend(), measurement_interval="intended")
+    assert set(driver.run().measurements.totals()) == {"READ", "UPDATE"}
+
+
+def test_data_integrity_finds_a_record_that_is_not_what_was_written():
+    backend = MemoryBackend()
+    workload, driver = loaded(backend, dataintegrity="true", requestdistribution="sequential", updateproportion=0)
+    assert numbers(driver.run())["VERIFY", "Return=OK"] == 1000
+    (value,) = backend.read([workload.ids[3]])
+    backend.write(Batch({workload.ids[3]: value[:-1] + b"?"}))
+    found = numbers(driver.run())
+    assert (found["VERIFY", "Return=OK"], found["VERIFY", "Return=UNEXPECTED_STATE"]) == (990, 10)
+
+
+def test_data_integrity_holds_across_updates_and_processes():
+    backend = MemoryBackend()
+    loaded(backend, dataintegrity="true")[1].run()
+    _, another = driver_of(backend, dataintegrity="true", seed=15, requestdistribution="zipfian")
+    assert numbers(another.run())[("VERIFY", "Return=OK")] > 900
+
+
+@pytest.mark.parametrize(
+    ("properties", "says"),
+    (
+        ({"recordcount": 0}, "recordcount=0"),
+        ({"operationcount": 0}, "say how many operations, or for how long"),
+        ({"insertstart": 50, "insertcount": 60}, "below insertstart"),
+    ),
+)
+def test_a_run_without_records_or_end_is_refused(properties, says):
+    _, driver = driver_of(MemoryBackend(), **properties)
+    with pytest.raises(BadProperty, match=says):
+        driver.run()
+
+
+def test_a_record_over_the_limit_is_refused():
+    with pytest.raises(BadProperty, match="at most 67108864 bytes"):
+        driver_of(MemoryBackend(), fieldlength=10_000_000)

@@ -1,0 +1,117 @@
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from safekeeper.bench.driver import Result
+from safekeeper.bench.measurements import Measurements
+from safekeeper.bench.on_spark import run_on_spark
+from safekeeper.bench.properties import Settings
+from safekeeper.bench.shares import Share, merge, run_in_processes, split
+from safekeeper.errors import BadUrl, Unavailable
+from safekeeper.metrics import Metrics
+from safekeeper.registry import open
+
+SETTINGS = Settings(recordcount=25, operationcount=100, fieldlength=5, updateproportion=0.5, readproportion=0.5)
+
+
+def counted(result):
+    """How many operations of all kinds ended with each code."""
+    codes = Counter()
+    for (_, code), count in result.measurements.returns.items():
+        codes[code] += count
+    return codes
+
+
+def test_shares_add_up_and_a_load_inserts_every_record_once():
+    loads = split(Share("memory:", "load", SETTINGS), 3)
+    numbers = [n for s in loads for n in range(s.settings.insertstart, s.settings.insertstart + s.settings.insertcount)]
+    assert numbers == list(range(25))
+    runs = split(Share("memory:", "run", Settings(**{**_fields(SETTINGS), "target": 300.0, "seed": 5})), 3)
+    assert [share.settings.operationcount for share in runs] == [34, 33, 33]
+    assert [share.settings.target for share in runs] == [100] * 3
+    assert len({share.settings.seed for share in runs}) == 3
+    assert len(split(Share("memory:", "load", SETTINGS), 100)) == 25
+
+
+def _fields(settings):
+    return {name: getattr(settings, name) for name in ("recordcount", "operationcount", "fieldlength")}
+
+
+def test_what_clients_measured_is_merged_exactly():
+    times = np.random.default_rng(14).integers(1, 10**9, (3, 1000))
+    whole, results = Measurements(), []
+    whole.add("READ", times.ravel(), 3000)
+    for number, part in enumerate(times):
+        measurements = Measurements()
+        measurements.add("READ", part, 1000)
+        measurements.keeper = Metrics(saves=number)
+        measurements.keeper.store.record(0.001)
+        if number == 1:
+            measurements.count_return("READ", "ERROR")
+            measurements.first_error = Unavailable("gone")
+        results.append(Result("run", 1.0 + number, 1000, pickle.loads(pickle.dumps(measurements)), "", ("note",)))
+    merged = merge(results)
+    assert pickle.dumps(merged.measurements.totals()["READ"]) == pickle.dumps(whole.totals()["READ"])
+    assert (merged.operations, merged.seconds, merged.notes) == (3000, 3.0, ("note",))
+    assert str(merged.measurements.first_error) == "gone"
+    assert merged.measurements.returns == {("READ", "OK"): 3000, ("READ", "ERROR"): 1}
+    assert (merged.measurements.keeper.saves, merged.measurements.keeper.store.count) == (3, 3)
+
+
+@pytest.mark.parametrize("driver", ("sync", "async"))
+def test_processes_load_and_run_one_store_together(tmp_path, driver):
+    url = f"file://{tmp_path}/store"
+    settings = Settings(**_fields(SETTINGS), driver=driver, keeper_overflow="block")
+    assert counted(run_in_processes(Share(url, "load", settings), 2)) == {"OK": 25}
+    with open(url) as store:
+        assert len(set(store.keys("usertable"))) == 25
+    result = run_in_processes(Share(url, "run", settings), 2)
+    assert counted(result) == {"OK": 100}
+    assert result.operations == 100
+
+
+def test_a_store_of_one_process_is_refused():
+    with pytest.raises(BadUrl, match="seen in the process only"):
+        run_in_processes(Share("memory:", "run", SETTINGS), 2)
+
+
+def test_ctrl_c_ends_the_processes_and_keeps_what_they_measured(tmp_path):
+    command = [sys.executable, "-m", "safekeeper.cli", "bench", "load", f"file://{tmp_path}/store", "--processes", "2"]
+    process = subprocess.Popen(
+        [*command, "-p", "recordcount=10000000", "-p", "fieldlength=1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C goes to every process of the terminal
+    )
+    try:
+        while len(list(tmp_path.glob("store/usertable/*"))) < 100:  # both are in the middle of it
+            assert process.poll() is None
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1, err
+    assert "PARTIAL RESULTS, interrupted after" in err
+    assert re.search(r"\[INSERT\], Return=OK, [1-9]", out)
+
+
+@pytest.mark.timeout(900)  # a busy machine takes minutes to start a JVM and its workers
+def test_executors_of_spark_run_on_one_store_together(tmp_path):
+    url = f"file://{tmp_path}/store"
+    Share(url, "load", SETTINGS).run()
+    result = run_on_spark(Share(url, "run", SETTINGS), "local[2]", 2)
+    assert counted(result) == {"OK": 100}
+    assert result.operations == sum(latencies.count for name, latencies in totals(result).items() if name != "SYNC")
+
+
+def totals(result):
+    return result.measurements.totals()

@@ -1,0 +1,193 @@
+"""A real S3 server on loopback (moto's), and a proxy before it that breaks requests in the ways a network does."""
+
+import contextlib
+import os
+import queue
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+
+import fsspec
+import pytest
+
+# Moto's own command answers 500 now and then when requests come at the same time: its dicts know no threads.
+SERVER = """
+import threading
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+moto, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+def one_at_a_time(environ, start_response):
+    with lock:
+        return [b"".join(moto(environ, start_response))]
+server = make_server("127.0.0.1", 0, one_at_a_time, threaded=True)
+print(server.port, flush=True)
+server.serve_forever()
+"""
+SETTINGS = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+}
+
+
+@dataclass(frozen=True)
+class Server:
+    port: int
+
+    def url(self, place, *options, port=None):
+        endpoint = f"endpoint-url=http://127.0.0.1:{port or self.port}"
+        return f"objects+s3://{place}?{'&'.join((endpoint, *options))}"
+
+    def objects(self, place):
+        files = fsspec.filesystem("s3", endpoint_url=f"http://127.0.0.1:{self.port}", use_listings_cache=False)
+        return files.find(place, prefix="")
+
+    def make_bucket(self):
+        name = f"bucket-{secrets.token_hex(6)}"
+        fsspec.filesystem("s3", endpoint_url=f"http://127.0.0.1:{self.port}").mkdir(name)
+        return name
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in SETTINGS.items():
+            environment.setenv(name, value)
+        log = tmp_path_factory.mktemp("s3") / "log"
+        with (
+            open(log, "wb") as errors,
+            subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=errors) as process,
+        ):
+            try:
+                port = process.stdout.readline()
+                assert port, f"moto's server did not start: {log.read_text()}"
+                yield Server(int(port))
+            finally:
+                process.kill()
+
+
+@pytest.fixture(scope="session")
+def bucket(s3):
+    return s3.make_bucket()
+
+
+@pytest.fixture
+def place(bucket):
+    return f"{bucket}/{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def proxy(s3):
+    with FaultyProxy(s3.port) as proxy:
+        yield proxy
+
+
+@dataclass
+class Fault:
+    """What happens to the next requests that start with *method*."""
+
+    method: bytes
+    kind: str
+    """`503`, `silence` (never an answer), `cut` (the connection ends after *after* bytes) or `late` (the client is left
+    without an answer and the request kept, until `FaultyProxy.deliver`)."""
+    after: int = 0
+    times: int = 10**9
+
+
+@dataclass
+class FaultyProxy:
+    """Passes bytes on to a server on this host, until there is a `fault`. One thread a connection and direction."""
+
+    target: int
+    fault: Fault | None = None
+    requests: list[bytes] = field(default_factory=list)
+    """The first line of every request."""
+    kept: queue.SimpleQueue[bytes] = field(default_factory=queue.SimpleQueue)
+    """The requests whose client has given up, of the kind `late`."""
+
+    def __enter__(self):
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._sockets = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        for each in self._sockets:
+            _hang_up(each)
+
+    def deliver(self, request):
+        """Send a request that was kept to the server, which has carried it out when this returns."""
+        with socket.create_connection(("127.0.0.1", self.target)) as server:
+            server.sendall(request)
+            answer = b""
+            while not (found := re.search(rb"HTTP/1\.\d ([2-5]\d\d) .*\r\n\r\n", answer, re.DOTALL)):
+                more = server.recv(65536)
+                assert more, answer
+                answer += more
+            assert found[1] == b"200", answer
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self.target))
+            self._sockets += [client, server]
+            threading.Thread(target=self._upstream, args=(client, server), daemon=True).start()
+            threading.Thread(target=_pump, args=(server, client), daemon=True).start()
+
+    def _upstream(self, client, server):
+        try:
+            while data := client.recv(65536):
+                if re.match(rb"[A-Z]+ /", data):
+                    self.requests.append(data.partition(b"\r\n")[0])
+                    fault = self.fault
+                    if fault and data.startswith(fault.method) and fault.times > 0:
+                        fault.times -= 1
+                        self._strike(fault, data, client, server)
+                        break
+                server.sendall(data)
+        except OSError:
+            pass
+        _hang_up(client)
+        _hang_up(server)
+
+    def _strike(self, fault, data, client, server):
+        if fault.kind == "503":
+            body = b"<Error><Code>ServiceUnavailable</Code><Message>come back later</Message></Error>"
+            head = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+            client.sendall(head + body)
+            client.shutdown(socket.SHUT_WR)
+        elif fault.kind != "silence" and b"100-continue" in data:
+            client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        seen = data
+        while fault.kind != "cut" or len(seen) < fault.after:
+            if not (more := client.recv(65536)):
+                break
+            seen += more
+        if fault.kind == "cut":
+            server.sendall(seen[: fault.after])
+        elif fault.kind == "late":
+            self.kept.put(seen)
+
+
+def _pump(source, sink):
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+    _hang_up(sink)
+
+
+def _hang_up(connection):
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

@@ -1,0 +1,179 @@
+"""What `hbase:` puts on the server, how it asks, and what it does with connections."""
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+
+import safekeeper
+from safekeeper import Batch, CheckpointId, Corruption, Survives, Unavailable
+from safekeeper.backends.hbase.layout import locate
+
+A = CheckpointId("g", b"a")
+
+
+@pytest.fixture
+def store(hbase_url):
+    with safekeeper.open(hbase_url) as store:
+        yield store
+
+
+@pytest.fixture
+def table(hbase, store):
+    """The driver's own view of the store's table."""
+    with closing(hbase.client()) as client:
+        yield client.table(store._table._name)
+
+
+@pytest.fixture
+def count(store):
+    """Runs a function and gives the calls to the server that the store made meanwhile."""
+
+    def run(function):
+        calls = Counter()
+        connections = store._table._connections
+        real = connections.run
+
+        class Counting:
+            def __init__(self, client):
+                self._client = client
+
+            def __getattr__(self, name):
+                calls[name] += 1
+                return getattr(self._client, name)
+
+        connections.run = lambda ask: real(lambda client: ask(Counting(client)))
+        try:
+            function()
+        finally:
+            connections.run = real
+        return calls
+
+    return run
+
+
+class TestLayout:
+    def test_an_id_is_one_row_with_one_version(self, store, table):
+        for value in (b"1", b"2", b"3"):
+            store.write(Batch({A: value}))
+        assert table.families()[b"data"]["max_versions"] == 1
+        (row,) = [row for row, _ in table.scan(row_start=b"\0\0\1")]
+        assert row == locate("g").row(b"a")
+        assert [cell[9:] for cell in table.cells(row, "data:checkpoint", versions=10)] == [b"3"]
+
+    def test_a_long_key_stands_beside_its_value(self, store, table):
+        key = b"k" * 32_768
+        store.write(Batch({CheckpointId("g", key): b"value"}))
+        assert table.row(locate("g").row(key))[b"data:key"] == key
+        assert list(store.keys("g")) == [key]
+
+    def test_a_table_that_is_there_is_used(self, hbase, hbase_url):
+        name = hbase_url.rpartition("/")[2]
+        with closing(hbase.client()) as client:
+            client.create_table(name, {"other": {}, "data": {"max_versions": 1}})
+        with safekeeper.open(f"{hbase_url}?create=no") as store:
+            store.write(Batch({A: b"value"}))
+            assert store.read([A]) == [b"value"]
+
+    def test_a_changed_cell_is_corruption(self, store, table):
+        store.write(Batch({A: b"value"}))
+        cell, timestamp = table.row(locate("g").row(b"a"), include_timestamp=True)[b"data:checkpoint"]
+        table.put(locate("g").row(b"a"), {b"data:checkpoint": cell[:-1] + b"?"}, timestamp=timestamp + 1)
+        with pytest.raises(Corruption, match=r"g/a in row .* the checksum does not match"):
+            store.read([A])
+
+    def test_it_declares_what_the_write_ahead_log_gives_and_no_more(self, store, hbase_url):
+        assert store.survives == Survives.PROCESS
+        with safekeeper.open(f"{hbase_url}?assert=os,power,host") as asserted:
+            assert asserted.write(Batch({A: b""})).survives == ~Survives.NOTHING
+            assert asserted.asserted == Survives.OS | Survives.POWER | Survives.HOST
+
+
+class TestCalls:
+    def test_a_save_is_one_call(self, store, count):
+        store.write(Batch({A: b"1"}))
+        assert count(lambda: store.write(Batch({A: b"2"}))) == {"mutateRowTs": 1}
+        many = Batch({CheckpointId("g", b"%d" % n): bytes(500) for n in range(1000)})
+        assert count(lambda: store.write(many)) == {"mutateRowsTs": 1}
+
+    def test_many_ids_are_read_in_few_calls(self, store, count):
+        ids = [CheckpointId(f"g{n % 7}", b"%d" % n) for n in range(1000)]
+        store.write(Batch({id: id.key for id in ids}))
+        assert count(lambda: store.read(ids[:30])) == {"getRowsWithColumns": 1}
+        assert count(lambda: store.read(ids))["getRowsWithColumns"] <= 5
+
+    def test_an_answer_has_a_bounded_size(self, store, count):
+        ids = [CheckpointId("g", b"%d" % n) for n in range(64)]
+        store.write(Batch(dict.fromkeys(ids, bytes(1_000_000))))
+        assert count(lambda: store.read(ids))["getRowsWithColumns"] >= 5
+
+    def test_listing_one_group_among_many_costs_as_much_as_the_group(self, store, count):
+        store.write(Batch({CheckpointId(f"group{n}", b"%d" % k): b"" for n in range(20) for k in range(150)}))
+        store.write(Batch({CheckpointId("mine", b"%d" % n): bytes(20_000) for n in range(100)}))
+        assert count(lambda: list(store.keys("mine")))["scannerGetList"] == 1
+        assert 20 <= count(lambda: list(store.groups()))["scannerGetList"] <= 25
+
+    def test_small_groups_are_listed_many_at_a_time(self, store, count):
+        store.write(Batch({CheckpointId(f"group{n}", b""): b"" for n in range(500)}))
+        assert count(lambda: list(store.groups()))["scannerGetList"] <= 7
+
+    def test_nothing_stays_open_on_the_server(self, store, count):
+        store.write(Batch({CheckpointId("g", b"%d" % n): b"" for n in range(2500)}))
+        calls = count(lambda: next(store.keys("g")))
+        assert calls == {"scannerOpenWithScan": 1, "scannerGetList": 1, "scannerClose": 1}
+
+
+class TestConnections:
+    def test_a_connection_that_was_dropped_while_idle_is_replaced_before_it_is_used(self, store, hbase_behind):
+        store.write(Batch({A: b"1"}))
+        proxy, url = hbase_behind()
+        with safekeeper.open(url) as behind:
+            for value in (b"2", b"3"):
+                proxy.cut()
+                behind.write(Batch({A: value}))
+                proxy.cut()
+                assert behind.read([A]) == [value]
+
+    def test_a_call_whose_connection_breaks_is_made_again(self, store, hbase_behind):
+        store.write(Batch({A: b"1"}))
+        proxy, url = hbase_behind(timeout=60)
+        with safekeeper.open(url) as behind:
+            behind.write(Batch({A: b"2"}))
+            for call in (lambda: behind.write(Batch({A: b"3"})), lambda: behind.read([A])):
+                proxy.hold()
+                breaking = threading.Thread(target=lambda: (proxy.wait_for_held(), proxy.cut(), proxy.release()))
+                breaking.start()
+                call()
+                breaking.join()
+        assert store.read([A]) == [b"3"]
+
+    def test_there_are_never_more_connections_than_were_given(self, store, hbase_behind):
+        store.write(Batch({A: b""}))  # while the table is missing, every answer is an error, and ends its connection
+        proxy, url = hbase_behind(connections=2, timeout=60)
+        with safekeeper.open(url) as behind, ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda n: behind.write(Batch({CheckpointId("g", b"%d" % n): b""})), range(80)))
+        assert len(proxy._sockets) == 2
+
+    def test_waiting_for_a_connection_has_an_end(self, hbase_behind):
+        proxy, url = hbase_behind(connections=1, timeout=1)
+        with safekeeper.open(url) as behind, ThreadPoolExecutor(2) as pool:
+            behind.write(Batch({A: b""}))
+            proxy.hold()
+            failed = [pool.submit(behind.read, [A]) for _ in range(2)]
+            errors = [str(future.exception()) for future in failed]
+            assert any("did not answer in time" in error for error in errors)
+            assert all("did not answer in time" in error or "all connections were busy" in error for error in errors)
+            proxy.release()
+            assert behind.read([A]) == [b""]
+
+    def test_trouble_shows_soon(self, hbase_behind):
+        proxy, url = hbase_behind(timeout=0.5)
+        with safekeeper.open(url) as behind:
+            proxy.hold()
+            started = time.monotonic()
+            with pytest.raises(Unavailable, match="did not answer in time"):
+                behind.read([A])
+            assert time.monotonic() - started < 30

@@ -1,0 +1,35 @@
+import secrets
+from contextlib import closing
+
+import pytest
+
+from safekeeper.registry import Url
+from safekeeper.testing import BackendContract
+
+
+class TestHBase(BackendContract):
+    """The contract on a real server, in a table that all tests share: creating one takes as long as many tests."""
+
+    examples = 5
+    long_examples = 100
+    kills = 3
+    long_kills = 200
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def url(cls, hbase):
+        return hbase.url.replace("/safekeeper", f"/test_{secrets.token_hex(6)}")
+
+    @pytest.fixture
+    def unreachable_url(self):
+        return "hbase://127.0.0.1:1/safekeeper?timeout=2"
+
+    def traces(self, url):
+        parsed = Url.parse(url)
+        with closing(self.server.client()) as client:
+            table = parsed.path[1:].encode()
+            return [table, *client.table(table).scan()] if table in client.tables() else []
+
+    @pytest.fixture(autouse=True)
+    def _server(self, hbase):
+        self.server = hbase

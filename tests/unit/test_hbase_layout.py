@@ -1,0 +1,103 @@
+"""Where ids lie in a table of HBase, and what its cells hold."""
+
+import pytest
+
+from safekeeper import Corruption
+from safekeeper.backends.hbase.layout import (
+    CHECKPOINT,
+    FIRST_GROUP,
+    PART_BYTES,
+    Head,
+    check,
+    decode,
+    encode,
+    group_of,
+    holds_head_of,
+    locate,
+    split,
+    write_id_of,
+)
+from safekeeper.testing import AWKWARD_GROUPS, AWKWARD_IDS
+
+GROUP = locate("g")
+
+
+def test_every_id_has_a_row_of_its_own_that_hbase_takes():
+    rows = {locate(id.group).row(id.key) for id in AWKWARD_IDS.values()}
+    assert len(rows) == len(set(AWKWARD_IDS.values()))
+    assert all(row >= FIRST_GROUP and 0 < len(row) <= 32_767 for row in rows)
+
+
+@pytest.mark.parametrize("name", AWKWARD_GROUPS.values(), ids=AWKWARD_GROUPS)
+def test_the_rows_of_a_group_lie_together_ids_before_parts(name):
+    group = locate(name)
+    row, (head, parts) = group.row(b"\xff" * 1024), split(group, b"", bytes(PART_BYTES + 1))
+    assert len(parts) == head.parts == 2
+    assert group.ids < row < group.parts < min(head.rows(group)) < max(head.rows(group)) < group.end
+    assert group_of(row) == (group, True)
+    assert [group_of(part) for part in head.rows(group)] == [(group, False)] * 2
+    assert {write_id_of(group, part) for part in head.rows(group)} == {head.write_id}
+
+
+def test_groups_do_not_reach_into_each_other():
+    groups = [locate(name) for name in ("a", "ab", "a ", "a/b", "b", "\U0001f512")]
+    for one in groups:
+        for other in groups:
+            assert (one.ids <= other.row(b"\0\1\2") < one.end) == (one is other)
+
+
+def test_groups_spread_over_the_table():
+    assert len({locate(f"group{n}").ids[:1] for n in range(2000)}) == 256
+
+
+def test_the_key_of_a_row_comes_back_unless_it_is_long():
+    assert GROUP.key(GROUP.row(b"\0k\xff")) == b"\0k\xff"
+    assert GROUP.key(GROUP.row(b"h" * 1024)) == b"h" * 1024
+    assert GROUP.key(GROUP.row(b"h" * 1025)) is None
+
+
+def test_every_write_of_a_large_value_has_parts_of_its_own():
+    value = bytes(range(256)) * 10_000
+    (one, parts), (other, _) = split(GROUP, b"k", value), split(GROUP, b"k", value)
+    assert set(one.rows(GROUP)).isdisjoint(other.rows(GROUP))
+    assert decode(GROUP, b"k", one.encode()) == one
+    assert check(GROUP, b"k", one.checksum, b"".join(parts)) == value
+    assert holds_head_of(one.encode(), one.write_id)
+    assert not holds_head_of(other.encode(), one.write_id)
+    assert not holds_head_of(encode(GROUP, b"k", one.write_id), one.write_id)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    (
+        b"",
+        b"\1",
+        encode(GROUP, b"k", b"value")[:-1],
+        b"\3" + encode(GROUP, b"k", b"value")[1:],
+        Head(0, b"", 1).encode()[:-1],
+    ),
+    ids=("empty", "cut in the checksum", "cut in the value", "of another version", "cut in the head"),
+)
+def test_a_damaged_cell_is_never_taken_for_a_value(cell):
+    with pytest.raises(Corruption, match=r"g/k in row .*: (the checksum does not match|holds no value)"):
+        decode(GROUP, b"k", cell)
+
+
+@pytest.mark.parametrize("bit", range(0, 8 * 14, 5))
+def test_any_flipped_bit_is_noticed(bit):
+    cell = bytearray(encode(GROUP, b"k", b"value"))
+    cell[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(Corruption):
+        decode(GROUP, b"k", bytes(cell))
+
+
+def test_a_value_in_the_row_of_another_id_does_not_pass():
+    for group, key in ((GROUP, b"other"), (locate("other"), b"k")):
+        with pytest.raises(Corruption, match="the checksum does not match"):
+            decode(group, key, encode(GROUP, b"k", b"value"))
+
+
+def test_a_row_of_somebody_else_is_reported():
+    with pytest.raises(Corruption, match="the table is used by somebody else too"):
+        group_of(b"user4711")
+    assert CHECKPOINT == b"data:checkpoint"
