@@ -1,7 +1,7 @@
 """Writes: changes sent under a lease, and what is done when the answer does not come.
 
 To a server that stands alone all changes of a window go together. In a cluster a transaction stays in one bucket, so
-what goes together is of one bucket; there it goes out on a connection for each, at the same time.
+there is a lane for each bucket, and the lanes go out at the same time, on a connection each.
 """
 
 from __future__ import annotations
@@ -121,17 +121,20 @@ class _Lane:
 
     def prepare(self) -> None:
         """Bring the parts of large values to the server and get a lease. Nothing of this can undo anything."""
+        bringing = True
         try:
             for change in self.changes:
                 if change.parts:
                     if not self._went_well(self.link.call(change.bringing_parts())):
                         return
                     change.parts = ()
+            bringing = False
             self._get_lease()
-        except driver.ConnectionError:
-            pass  # it was idle and is gone: without a lease nothing is sent, and the next connection is a new one
         except driver.RedisError as error:
-            raise explain(self.node.address, error) from error
+            # A connection that was idle may be gone: then nothing is sent, and the next one is new. But parts that may
+            # still be on their way must not be sent again under the same name: they would expire under their head.
+            if bringing or type(error) is not driver.ConnectionError:
+                raise explain(self.node.address, error) from error
 
     def _get_lease(self) -> None:
         now = time.monotonic()
@@ -144,7 +147,8 @@ class _Lane:
         name = lease_name(self._options.prefix, bucket)
         commands = [*LOAD_SCRIPTS, (b"UNWATCH",), *Lease.commands(name, self._lease_seconds)]
         if self._went_well(self.link.call(commands)):
-            self._lease = Lease.granted(name, bucket, self._lease_seconds, now)
+            granted = Lease.granted(name, bucket, self._lease_seconds, now)
+            self._lease = granted if time.monotonic() < granted.lasts_until else None
 
     @property
     def _lease_seconds(self) -> float:
@@ -188,12 +192,14 @@ class _Lane:
         return commands
 
     def receive(self) -> None:
-        """Hear the answers. The lease can be used again if it is still watched."""
+        """Hear the answers. The lease can be used again if it is certain that it was there to be watched again."""
         if self._lease is None:
             return
         self._answers = self.link.receive()
+        if any(answer is None or isinstance(answer, Exception) for answer in self._answers):
+            return
         lease = self._lease.renewed(self._lease_seconds, self._sent_at) if self._renews else self._lease
-        if time.monotonic() < lease.lasts_until and not any(isinstance(each, Exception) for each in self._answers):
+        if time.monotonic() < lease.lasts_until:
             self.link.lease = lease
 
     def is_done(self) -> bool:
@@ -247,6 +253,8 @@ class _Lane:
             try:
                 with self.node.link() as other:
                     return self._went_well(other.call([(b"DEL", lease.name)]))
+            except driver.BusyLoadingError:
+                return False  # the server that was to do it is no more: this one has just started
             except (driver.RedisError, Unavailable):
                 time.sleep(_PAUSE)
         time.sleep(max(0.0, lease.gone_at - time.monotonic()))
@@ -254,11 +262,13 @@ class _Lane:
 
 
 def _is_small(some: Sequence[Change]) -> bool:
-    return (
-        len(some) <= _BY_SCRIPT_CHANGES
-        and sum(change.nbytes for change in some) <= _BY_SCRIPT_BYTES
-        and not any(change.untidied for change in some)
-    )
+    """Whether a script does it with less effort than a transaction."""
+    nbytes = 0
+    for change in some:
+        nbytes += change.nbytes
+        if change.head or change.untidied:
+            return False
+    return len(some) <= _BY_SCRIPT_CHANGES and nbytes <= _BY_SCRIPT_BYTES
 
 
 def _confirming(options: RedisOptions) -> list[Command]:

@@ -183,11 +183,13 @@ class TestLeases:
         (lease,) = client.scan_iter(full_name(url, "*:lease:*"))
         assert 0 < client.pttl(lease) <= 6250
 
-    def test_a_write_goes_on_when_its_lease_was_taken_away(self, store, url, client):
-        store.write(Batch({A: b"1"}))
+    @pytest.mark.parametrize("size", (1, 10_000), ids=("as a script", "as a transaction"))
+    def test_a_write_whose_lease_was_taken_away_goes_on_with_another(self, store, url, client, size):
+        store.write(Batch({A: b"1" * size}))
         client.delete(*client.scan_iter(full_name(url, "*:lease:*")))
-        store.write(Batch({A: b"2"}))
-        assert store.read([A]) == [b"2"]
+        store.write(Batch({A: b"2" * size}))
+        assert store.read([A]) == [b"2" * size]
+        assert list(client.scan_iter(full_name(url, "*:lease:*")))
 
     def test_a_write_after_a_pause_gets_a_new_lease(self, redis_always, fresh):
         with safekeeper.open(fresh(redis_always, timeout=2)) as store:
