@@ -14,7 +14,8 @@ import java.util.Arrays;
  * there.
  */
 final class Pages {
-  static final int PAGE_BYTES = 4 << 20;
+  /** The largest size of a page, and the usual one. */
+  static final int MAX_PAGE_BYTES = 4 << 20;
 
   private static final int UNIT_SHIFT = 3;
   private static final int SLOT_SHIFT = 22 - UNIT_SHIFT;
@@ -24,6 +25,7 @@ final class Pages {
   private static final int FIRST_PAGE_BYTES = 16 << 10;
   private static final int START = 8; // so that no record has the address 0
 
+  private final int pageBytes;
   private byte[][] table = new byte[4][];
   private int[] slots = new int[4]; // the log's pages in order, by their slot; page number n is slots[n - first]
   private int[] ends = new int[4]; // by page like slots: where the page's records end
@@ -34,8 +36,10 @@ final class Pages {
   private int free;
   private long bytes;
 
-  Pages() {
-    addPage(FIRST_PAGE_BYTES);
+  /** Room for a first, small page; it grows up to {@code pageBytes}, and so large are all that follow. */
+  Pages(int pageBytes) {
+    this.pageBytes = pageBytes;
+    addPage(Math.min(FIRST_PAGE_BYTES, pageBytes));
   }
 
   static byte[] page(byte[][] table, int address) {
@@ -71,10 +75,10 @@ final class Pages {
     int end = ends[last];
     byte[] page = table[slots[last]];
     if (size > page.length - end) {
-      if (size <= PAGE_BYTES - end && page.length < PAGE_BYTES) {
-        grow(last, Math.min(PAGE_BYTES, Math.max(2 * page.length, end + size)));
+      if (size <= pageBytes - end && page.length < pageBytes) {
+        grow(last, Math.min(pageBytes, Math.max(2 * page.length, end + size)));
       } else {
-        addPage(Math.max(PAGE_BYTES, Math.addExact(START, size)));
+        addPage(Math.max(pageBytes, Math.addExact(START, size)));
         last = count - 1;
         end = START;
       }

@@ -20,9 +20,9 @@ import org.apache.spark.unsafe.Platform;
  * <p>For one thread at a time; whoever holds the provider's {@link Lease}.
  */
 final class StateLog {
-  private final Pages pages = new Pages();
+  private final Pages pages;
   private final Map<Integer, Family> families = new TreeMap<>();
-  private final Family defaultFamily = family(Family.DEFAULT);
+  private final Family defaultFamily;
   private final Extent extent;
   private final int savepointsKept;
   private final ArrayDeque<Savepoint> savepoints = new ArrayDeque<>(); // oldest first
@@ -32,14 +32,21 @@ final class StateLog {
   private long undoDropped; // entries that were dropped at the list's start
   private long appended;
   private long liveBytes;
-  private long commitPosition = pages.position(); // the end of the last commit
+  private long commitPosition; // the end of the last commit
   private long commitAppended;
   private boolean changing; // a change has begun and has not come to its end
 
   /** An empty log that can later go back over so many versions; see {@link Extent} for the weight. */
   StateLog(int savepointsKept, int leastWeight) {
+    this(savepointsKept, leastWeight, Pages.MAX_PAGE_BYTES);
+  }
+
+  StateLog(int savepointsKept, int leastWeight, int pageBytes) {
     this.savepointsKept = Math.max(2, savepointsKept);
+    this.pages = new Pages(pageBytes);
+    this.defaultFamily = family(Family.DEFAULT);
     this.extent = new Extent(leastWeight, pages.position());
+    this.commitPosition = pages.position();
   }
 
   Pages pages() {

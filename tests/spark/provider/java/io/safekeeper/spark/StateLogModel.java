@@ -21,6 +21,7 @@ public final class StateLogModel {
   private final List<Version> versions = new ArrayList<>(); // the chain of commits that the log is at the end of
   private final List<OpenIterator> iterators = new ArrayList<>();
   private final int leastWeight;
+  private final int pageBytes;
   private final double cleanAt;
   private final Codec codec;
   private final int limit;
@@ -55,6 +56,7 @@ public final class StateLogModel {
   private StateLogModel(long seed) {
     random = new Random(seed);
     leastWeight = 1 << random.nextInt(14);
+    pageBytes = 1024 << random.nextInt(13);
     cleanAt = 1.2 + 2 * random.nextDouble();
     codec = Codec.values()[random.nextInt(3)];
     limit = random.nextBoolean() ? 64 << 20 : 8192;
@@ -194,7 +196,7 @@ public final class StateLogModel {
     log = emptyLog();
     Version target = last();
     if (target.number > 0) {
-      log = new StateLog(3, leastWeight);
+      log = new StateLog(3, leastWeight, pageBytes);
     }
     for (Version version : versions) {
       if (version.number > 0 && version.number >= target.oldest) {
@@ -255,7 +257,7 @@ public final class StateLogModel {
   }
 
   private StateLog emptyLog() {
-    StateLog empty = new StateLog(3, leastWeight);
+    StateLog empty = new StateLog(3, leastWeight, pageBytes);
     empty.addSavepoint(CommitKey.NO_PARENT, 0);
     return empty;
   }
