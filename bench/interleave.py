@@ -3,8 +3,8 @@
     result = interleave({"raw": measure_raw, "log": measure_log}, rounds=5)
     result.ratio("log", "raw").median
 
-In each round every arm runs once, in an order that rotates from round to round. Arms are compared within a round, and the
-median over the rounds is given with its spread: a ratio holds on other machines, a rate does not.
+In each round every arm runs once, in an order that rotates from round to round. Arms are compared within a round, and
+the median over the rounds is given with its spread: a ratio holds on other machines, a rate does not.
 """
 
 from __future__ import annotations

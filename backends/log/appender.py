@@ -119,7 +119,7 @@ class Appender:
     # --- appending ----------------------------------------------------------------------------------------------------
 
     def append(self, entries: list[Entry], columns: list[Columns]) -> float:
-        """Append *entries* as one block and each of *columns* as one, and let readers see them. Durable with `sync=always`.
+        """Append *entries* as one block and each of *columns* as one, durable with `sync=always`, for readers to see.
 
         It returns how many seconds the sync took.
         """

@@ -71,7 +71,7 @@ class ColumnBlock:
     def install(self, state: State, segment: int, offset: int) -> None:
         """Let the index know where the rows are."""
         keys = split_column(self._columns.keys.data, self._columns.keys.offsets)
-        places = row_places(segment, offset, len(keys))
+        places = row_places(place_of(segment, offset), len(keys))
         state.index.put_many(self._columns.group, zip(keys, places, strict=True))
         state.counts[segment].puts += len(keys)
 

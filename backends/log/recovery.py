@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
 
 from safekeeper.backends.log.format import GRAVE_BIT, SEGMENT_HEAD
@@ -43,19 +43,20 @@ class State:
     tail: int = 0
     """Where the last good block of the open segment ends, if there is an open one."""
 
+    def count(self, number: int, found: list[Found]) -> None:
+        """Count the records that were found in a segment."""
+        graves = sum([place & GRAVE_BIT > 0 for _, _, place, _ in found])
+        self.counts[number].graves += graves
+        self.counts[number].puts += len(found) - graves
+
     def apply(self, found: list[Found]) -> None:
-        """Bring the index and the counts up to date with records in the order of their sequence."""
-        groups: dict[bytes, str] = {}
+        """Bring the index up to date with records in the order of their sequence."""
+        names: dict[bytes, dict[bytes, int]] = {}
         for group, key, place, _ in found:
-            name = groups.get(group)
-            if name is None:
-                name = groups[group] = group.decode()
-            self.index.put(name, key, place)
-            counts = self.counts[place >> 34]
-            if place & GRAVE_BIT:
-                counts.graves += 1
-            else:
-                counts.puts += 1
+            keys = names.get(group)
+            if keys is None:
+                keys = names[group] = self.index.recent.setdefault(group.decode(), {})
+            keys[key] = place
 
     def close(self) -> None:
         """Close the files of all segments that nobody has pinned; whoever has, closes them."""
@@ -86,12 +87,13 @@ def load(folder: Path) -> State | None:
         state.segments[entry.number] = segment = Segment(folder, entry)
         state.counts[entry.number] = Counts(entry.puts, entry.graves)
         if entry.end is None or entry.indexed < entry.end:
-            met = _scan_entry(segment, entry, manifest, synced)
+            met = _scan_open(segment, entry, manifest, synced)
+            state.count(entry.number, met.found)
             found += met.found
             state.sequence = max(state.sequence, met.sequence)
             state.tail = met.end
     if rebuilding:
-        found.sort(key=attrgetter("sequence"))  # moved records are older than what stands before them
+        found.sort(key=itemgetter(3))  # moved records are older than what stands before them
     state.apply(found)
     return state
 
@@ -114,8 +116,15 @@ def _without_index(manifest: Manifest) -> Manifest:
     return replace(manifest, segments=tuple(segments), index=None)
 
 
-def _scan_entry(segment: Segment, entry: SegmentEntry, manifest: Manifest, synced: int) -> Scan:
+def _scan_open(segment: Segment, entry: SegmentEntry, manifest: Manifest, synced: int) -> Scan:
     segment.open()
+    try:
+        return _scan_entry(segment, entry, manifest, synced)
+    finally:
+        segment.close()  # there may be more of them than a process may have open
+
+
+def _scan_entry(segment: Segment, entry: SegmentEntry, manifest: Manifest, synced: int) -> Scan:
     before = entry.sequence - 1 if entry.indexed == SEGMENT_HEAD.size else manifest.sequence
     met = scan(segment, entry.indexed, entry.end, before)
     if entry.end is not None:

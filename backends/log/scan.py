@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import xxhash
@@ -31,13 +31,8 @@ from safekeeper.backends.log.segment import Segment
 _WINDOW: Final = 1 << 20
 
 
-class Found(NamedTuple):
-    """One record that a scan met."""
-
-    group: bytes
-    key: bytes
-    place: int
-    sequence: int
+Found = tuple[bytes, bytes, int, int]
+"""A record that a scan met: group, key, place and sequence."""
 
 
 @dataclass(slots=True)
@@ -63,66 +58,71 @@ def scan(segment: Segment, start: int, end: int | None, sequence: int = 0, until
     """
     result = Scan(start, sequence)
     window, base = b"", start
-    offset = start
-    while (end is None or offset < end) and (until is None or result.sequence < until):
-        position = offset - base
+    while (end is None or result.end < end) and (until is None or result.sequence < until):
+        position = result.end - base
         if len(window) - position < BLOCK.size:
-            window, base, position = segment.read(_WINDOW, offset), offset, 0
-        header = decode_block(window[position : position + BLOCK.size], segment.nonce, offset)
+            window, base, position = segment.read(_WINDOW, result.end), result.end, 0
+        header = decode_block(window[position : position + BLOCK.size], segment.nonce, result.end)
         if header is None:
             break
-        if len(window) - position < header.size:
-            window, base, position = segment.read(max(_WINDOW, header.size), offset), offset, 0
-        block = window[position : position + header.size]
-        found = _records(block, header, segment.number, offset) if len(block) == header.size else None
+        size = BLOCK.size + header.length
+        if len(window) - position < size:
+            window, base, position = segment.read(max(_WINDOW, size), result.end), result.end, 0
+        records = _rows if header.kind == COLUMNS else _records
+        found = records(window, position, header, place_of(segment.number, result.end))
         if found is None:
             break
         result.found += found
-        result.sequence = max(result.sequence, header.sequence)
-        result.synced = max(result.synced, header.synced)
-        offset += header.size
-        result.end = offset
-    result.complete = (end is None or offset >= end) and (until is None or result.sequence >= until)
+        result.end += size
+        if header.sequence > result.sequence:
+            result.sequence = header.sequence
+        if header.synced > result.synced:
+            result.synced = header.synced
+    result.complete = (end is None or result.end >= end) and (until is None or result.sequence >= until)
     return result
 
 
-def _records(block: bytes, header: BlockHeader, segment: int, offset: int) -> list[Found] | None:
-    """The records of a block at *offset*; None if any checksum fails."""
-    if header.kind == COLUMNS:
-        return _rows(block, header, segment, offset)
-    found = []
+def _records(window: bytes, block: int, header: BlockHeader, place: int) -> list[Found] | None:
+    """The records of the block that begins at *block* of *window* and has *place*; None if any checksum fails."""
     unpack, digest, size = RECORD.unpack_from, xxhash.xxh3_64_intdigest, RECORD.size
-    position, end = BLOCK.size, len(block)
+    found = []
+    position, end = block + BLOCK.size, block + BLOCK.size + header.length
+    if end > len(window):
+        return None
     for _ in range(header.records):
         if position + size > end:
             return None
-        check, value_check, sequence, epoch, value_size, key_size, group_size, flags = unpack(block, position)
-        key_at = position + size + group_size
+        check, value_check, sequence, epoch, value_size, key_size, group_size, flags = unpack(window, position)
+        group_at = position + size
+        key_at = group_at + group_size
         value_at = key_at + key_size
-        if digest(block[position + 8 : value_at]) != check or value_at + value_size > end:
+        value_end = value_at + value_size
+        if digest(window[position + 8 : value_at]) != check or value_end > end:
             return None
-        if digest(block[value_at : value_at + value_size]) != value_check:
+        if digest(window[value_at:value_end]) != value_check:
             return None
         if header.kind != MOVED and (sequence != header.sequence or epoch != header.epoch):
             return None
-        place = place_of(segment, offset + position) | (GRAVE_BIT if flags & GRAVE_FLAG else 0)
-        found.append(Found(block[position + size : key_at], block[key_at:value_at], place, sequence))
-        position = (value_at + value_size + 7) & ~7
+        at = place + (position - block >> 3)
+        found.append(
+            (window[group_at:key_at], window[key_at:value_at], at | GRAVE_BIT if flags & GRAVE_FLAG else at, sequence)
+        )
+        position = value_end + 7 & ~7
     return found if position == end else None
 
 
-def _rows(block: bytes, header: BlockHeader, segment: int, offset: int) -> list[Found] | None:
-    columns = columnar.decode_columns(memoryview(block), header)
+def _rows(window: bytes, block: int, header: BlockHeader, place: int) -> list[Found] | None:
+    """The same for a block of columns."""
+    columns = columnar.decode_columns(memoryview(window)[block : block + header.size], header)
     if columns is None:
         return None
     group, keys = columns
-    places = row_places(segment, offset, len(keys))
-    return [Found(group, key, place, header.sequence) for key, place in zip(keys, places, strict=True)]
+    return [(group, key, at, header.sequence) for key, at in zip(keys, row_places(place, len(keys)), strict=True)]
 
 
-def row_places(segment: int, block: int, count: int) -> range:
-    """The places of the rows of a block of columns at offset *block*."""
-    first = place_of(segment, block + columnar.ROWS_START) | ROW_BIT
+def row_places(block: int, count: int) -> range:
+    """The places of the rows of a block of columns whose own place is *block*."""
+    first = block + columnar.ROWS_START // 8 | ROW_BIT
     step = columnar.ROW_SIZE // 8
     return range(first, first + count * step, step)
 

@@ -61,8 +61,9 @@ class Store:
             self.refresh()
             try:
                 return self._read(ids)
-            except (Corruption, FileNotFoundError) as error:
-                self._raise_unless_moved_on(error)
+            except Corruption:
+                if not self._has_moved_on():
+                    raise
 
     def _read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         with self.lock:
@@ -88,8 +89,9 @@ class Store:
                 try:
                     segments = self._pin(places)
                     break
-                except FileNotFoundError as error:
-                    self._raise_unless_moved_on(error)
+                except Corruption:
+                    if not self._has_moved_on():
+                        raise
         try:
             yield from (key for key, place in new.items() if not place & GRAVE_BIT)
             for place in places:
@@ -169,8 +171,9 @@ class Store:
                 return
             try:
                 state = load(self.folder)
-            except (Corruption, FileNotFoundError) as error:
-                self._raise_unless_moved_on(error, generation)
+            except Corruption:
+                if self._head is None or self._head.generation == generation:
+                    raise
                 return
             self._loaded, self._seen_generation = state is not None or generation is None, generation
             if state is not None:
@@ -185,18 +188,14 @@ class Store:
             segment = state.segments[state.manifest.segments[-1].number]
             self._open_file(segment)
             met = scan(segment, state.tail, None, state.sequence, until=visible)
+            state.count(segment.number, met.found)
             state.apply(met.found)
             state.tail, state.sequence = met.end, met.sequence
             return bool(met.found)
 
-    def _raise_unless_moved_on(self, error: Exception, generation: int | None = None) -> None:
-        """Raise *error* unless the manifest has changed since, in which case trying again is right."""
-        seen = self._seen_generation if generation is None else generation
-        if not self.writing and self._head is not None and self._head.generation != seen:
-            return
-        if isinstance(error, FileNotFoundError):
-            raise Corruption(f"{error.filename}: offset 0: the file is missing") from error
-        raise error
+    def _has_moved_on(self) -> bool:
+        """Whether there is another manifest since the one in use was loaded, so that trying again is right."""
+        return not self.writing and self._head is not None and self._head.generation != self._seen_generation
 
     def begin_writing(self, state: State) -> None:
         """This process is the writer now, and *state* is what it found."""
@@ -212,7 +211,7 @@ class Store:
         """Make *state* the one that counts; the files of the one before are closed when nobody reads them any more."""
         with self.lock:
             before, self.state = self.state, state
-            self._open = {number: segment for number, segment in state.segments.items() if segment.fd >= 0}
+            self._open = {}
             before.close()
 
     # --- segments in use ----------------------------------------------------------------------------------------------

@@ -48,9 +48,6 @@ def _verify_segment(folder: Path, entry: SegmentEntry, manifest: Manifest) -> It
     segment = Segment(folder, entry)
     try:
         segment.open()
-    except FileNotFoundError:
-        yield Damage(f"{segment.path}: offset 0", "the segment is missing")
-        return
     except Corruption as error:
         yield _damage(error)
         return

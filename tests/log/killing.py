@@ -8,8 +8,11 @@ def kill(store: LogBackend) -> None:
 
     A child of a fork drops what it inherited in the same way.
     """
-    if store._log is not None and store._log._writing is not None:
-        store._log._writing.background.stop()
+    log = store._log
+    if log is not None and log._writing is not None:
+        log._writing.background.stop()
+        log._writing.appender._abandon()
+        log.store.close()
     claim._close_in_child()
     shared._forget_in_child()
     store._log = None

@@ -68,7 +68,7 @@ def everything(store: LogBackend) -> dict[CheckpointId, bytes | None]:
 @pytest.mark.parametrize("seed", range(12 if LONG else 2))
 def test_a_power_cut_between_any_two_operations_loses_nothing_that_was_acknowledged(tmp_path, seed):
     source, files = tmp_path / "source", RecordingFiles()
-    states = scenario(source, files, seed, steps=24 if LONG else 14, options=OPTIONS)
+    states = scenario(source, files, seed, steps=24 if LONG else 12, options=OPTIONS)
     disk, done, begun = Disk(), 0, 0
     for number, operation in enumerate(files.operations):
         if operation.kind == "note":
