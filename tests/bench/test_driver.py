@@ -1,3 +1,5 @@
+from threading import Lock
+
 import pytest
 
 from safekeeper.backend import Batch
@@ -15,10 +17,13 @@ class Failing(MemoryBackend):
     def __init__(self, writes, *, for_ever):
         super().__init__()
         self.writes, self.for_ever = writes, for_ever
+        self.counting = Lock()
 
     def write(self, batch):
-        self.writes -= 1
-        if self.writes == -1 or (self.for_ever and self.writes < 0):
+        with self.counting:
+            self.writes -= 1
+            left = self.writes
+        if left == -1 or (self.for_ever and left < 0):
             raise Unavailable("the disk is full: buy one")
         return super().write(batch)
 
