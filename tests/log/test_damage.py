@@ -231,6 +231,14 @@ def test_a_missing_segment_is_an_error_that_names_it(image, tmp_path):
         os.rename(tmp_path / "away", layout.path)
 
 
+def test_a_missing_manifest_is_an_error_and_no_reason_to_begin_anew(image):
+    (image.folder / "manifest").unlink()
+    assert look(image) == DAMAGED
+    with LogBackend(image.root) as store, pytest.raises(Corruption, match="the manifest is missing"):
+        store.write(Batch({id_of("a"): b"new"}))
+    assert all(layout.path.exists() for layout in image.layouts)
+
+
 def test_segments_that_changed_places_are_an_error(image):
     first, *_, last = image.layouts
     contents = first.path.read_bytes(), last.path.read_bytes()
