@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +54,7 @@ class Appender:
         self._fd = -1
         self._end = store.state.tail
         self._ahead = 0
-        self._buffer = bytearray()
+        self._spare: tuple[int, SegmentEntry] | None = None  # created, but not known to be in the manifest
         self._broken: str | None = None
         self._closed = False
         self.appended = 0
@@ -113,6 +113,8 @@ class Appender:
                     self.change_manifest(self._sealed)
         finally:
             self._abandon()
+            if self._spare is not None:
+                os.close(self._spare[0])
             self._store.end_writing()
             release(self._lock_fd)
 
@@ -139,15 +141,13 @@ class Appender:
         for block in blocks:
             parts += block.parts(segment.nonce, end, self._synced)
             end += block.size
-        seconds = self._write(parts, end) if self._always else self._keep(parts)
+        seconds = self._write(parts, end) if self._always else self._keep(parts, segment)
         try:
             self._install(blocks, segment, start)
-        except BaseException:
-            self._install(
-                blocks, segment, start
-            )  # a signal in the middle: it is in the log, so it must be in the index
+        except BaseException:  # a signal in the middle: what is in the log must be in the index
+            self._install(blocks, segment, start)
             raise
-        if not self._always and len(self._buffer) >= _BUFFERED:
+        if segment.pending is not None and len(segment.pending[1]) >= _BUFFERED:
             self.flush()
         return seconds
 
@@ -194,14 +194,12 @@ class Appender:
             raise
         return time.perf_counter() - started
 
-    def _keep(self, parts: list[Buffer]) -> float:
-        """Put blocks into the buffer, where readers in this process see them."""
-        assert self._segment is not None
-        if self._segment.pending is None:
-            self._buffer = bytearray()
-            self._segment.pending = (self._end, self._buffer)
-        start = self._segment.pending[0]
-        self._buffer[self._end - start :] = b"".join(parts)
+    def _keep(self, parts: list[Buffer], segment: Segment) -> float:
+        """Put blocks into a buffer, where readers in this process see them."""
+        if segment.pending is None:
+            segment.pending = (self._end, bytearray())
+        start, buffer = segment.pending
+        buffer[self._end - start :] = b"".join(parts)
         return 0.0
 
     def flush(self) -> None:
@@ -212,7 +210,6 @@ class Appender:
         with self._breaking():
             self._files.write(self._fd, [buffer], start)
         self._segment.pending = None
-        self._buffer = bytearray()
         self._flushed = self._appended
         self._head.publish(self._flushed, self._synced)
 
@@ -252,21 +249,28 @@ class Appender:
     def _begin_segment(self) -> Segment:
         """Seal the segment and begin the next one, both durably."""
         self.sync()
-        fd, entry = self.create_segment(self._synced + 1)
-        try:
-            self._files.sync_folder(self.folder)
-            self.change_manifest(lambda manifest: _with_segment(self._sealed(manifest), entry))
-        except BaseException:
-            os.close(fd)
-            raise
+        self._spare = self._spare or self.create_segment(0)  # one that was made before the disk was full is used now
+        fd, entry = self._spare[0], replace(self._spare[1], sequence=self._synced + 1)
+        before = self._store.state.manifest.segments
+        self._files.sync_folder(self.folder)
+        self.change_manifest(lambda manifest: _with_segment(self._sealed(manifest), entry))
         self._abandon()
+        self._spare = None
         self._fd, self._segment = fd, Segment(self.folder, entry)
         self._end = self._ahead = SEGMENT_HEAD.size
         with self._store.lock:
             state = self._store.state
             state.segments[entry.number], state.counts[entry.number] = self._segment, Counts()
             state.tail = self._end
+        self._remove_unused(before)
         return self._segment
+
+    def _remove_unused(self, before: Sequence[SegmentEntry]) -> None:
+        """Remove the segment that was open before, if nothing was ever written to it."""
+        if before and before[-1].file_name not in self._store.state.manifest.file_names():
+            with self._store.lock:
+                self._store.retire([before[-1].number])
+            self._files.remove(self.folder / before[-1].file_name)
 
     def create_segment(self, sequence: int) -> tuple[int, SegmentEntry]:
         """Create the file of a segment of records from *sequence* on; its content is durable, its name is not."""
@@ -276,6 +280,7 @@ class Appender:
             self._files.write_synced(fd, [encode_segment_head(entry.number, entry.nonce)], 0)
         except BaseException:
             os.close(fd)
+            self._files.remove(self.folder / entry.file_name)
             raise
         return fd, entry
 

@@ -199,10 +199,11 @@ class _Copy:
         self._appender = appender
         self._pace = pace
         self._fd = -1
+        self._end = 0
+        self._counts = Counts()
+        self._lowest = self._highest = 0
         self._records: list[bytes] = []
         self._size = 0
-        self._end = 0
-        self._sequence = 0
         self.entries: list[SegmentEntry] = []
         """The new segments, sealed."""
 
@@ -214,7 +215,7 @@ class _Copy:
         if not len(moving):
             return table
         places, keep = table.places.copy(), np.ones(len(table), bool)
-        with self._store.pinned(places[moving].tolist()) as segments:
+        with self._store.pinned(victims) as segments:
             for at, place in zip(moving.tolist(), places[moving].tolist(), strict=True):
                 record, sequence = segments[segment_of(place)].read_record(place)
                 if place & GRAVE_BIT and (oldest_dirty is None or sequence < oldest_dirty):
@@ -228,29 +229,25 @@ class _Copy:
         if self._fd < 0:
             self._fd, entry = self._appender.create_segment(sequence)
             self.entries.append(entry)
-            self._end = SEGMENT_HEAD.size
-        entry = self.entries[-1]
-        place = place_of(entry.number, self._end + BLOCK.size + self._size) | (GRAVE_BIT if grave else 0)
-        self.entries[-1] = replace(
-            entry,
-            sequence=min(entry.sequence, sequence),
-            puts=entry.puts + (not grave),
-            graves=entry.graves + grave,
-        )
+            self._end, self._counts = SEGMENT_HEAD.size, Counts()
+            self._lowest = self._highest = sequence
+        place = place_of(self.entries[-1].number, self._end + BLOCK.size + self._size)
+        self._lowest, self._highest = min(self._lowest, sequence), max(self._highest, sequence)
+        self._counts.puts += not grave
+        self._counts.graves += grave
         self._records.append(record)
         self._size += len(record)
-        self._sequence = max(self._sequence, sequence)
         if self._size >= _MOVED_BLOCK:
             self._write_block()
             if self._end >= self._store.options.segment:
                 self._seal()
-        return place
+        return place | GRAVE_BIT if grave else place
 
     def _write_block(self) -> None:
         if not self._records:
             return
         nonce, epoch, count = self.entries[-1].nonce, self._appender.epoch, len(self._records)
-        head = encode_block(nonce, self._end, epoch, self._sequence, 0, self._size, count, MOVED)
+        head = encode_block(nonce, self._end, epoch, self._highest, 0, self._size, count, MOVED)
         self._store.files.write(self._fd, [b"".join([head, *self._records])], self._end)
         self._end += len(head) + self._size
         self._pace(self._size)
@@ -261,7 +258,10 @@ class _Copy:
             return
         self._write_block()
         self._store.files.sync(self._fd)
-        self.entries[-1] = replace(self.entries[-1], end=self._end, indexed=self._end)
+        end, counts = self._end, self._counts
+        self.entries[-1] = replace(
+            self.entries[-1], sequence=self._lowest, end=end, indexed=end, puts=counts.puts, graves=counts.graves
+        )
         self.close()
 
     def close(self) -> None:

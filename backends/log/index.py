@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import numpy as np
-
 from safekeeper.backends.log.format import GRAVE_BIT
-from safekeeper.backends.log.index_file import U64, IndexTable
+from safekeeper.backends.log.index_file import IndexTable
 
 Places = dict[str, dict[bytes, int]]
 """Places by group and key; that of a grave says that the id was deleted."""
@@ -45,20 +43,6 @@ class Index:
     def new_keys(self, group: str) -> dict[bytes, int]:
         """What the dicts know of a group, a copy."""
         return {**self.frozen.get(group, {}), **self.recent.get(group, {})}
-
-    def old_places(self, group: str, new: Iterable[bytes]) -> U64:
-        """The places of a group's values in the table, but for those whose keys are in *new*."""
-        entries = self.table.entries(group)
-        places = self.table.places[entries]
-        current = places & np.uint64(GRAVE_BIT) == 0
-        current[[at - entries.start for key in new if (at := self.table.position(group, key)) >= 0]] = False
-        live: U64 = places[current]
-        return live
-
-    def has_live(self, group: str) -> bool:
-        """Whether a group has an id."""
-        new = self.new_keys(group)
-        return any(not place & GRAVE_BIT for place in new.values()) or len(self.old_places(group, new)) > 0
 
     def group_names(self) -> Iterator[str]:
         """The groups that have or had an id, each once."""

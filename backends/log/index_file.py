@@ -14,7 +14,7 @@ import bisect
 import mmap
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from safekeeper.backends.log.files import Buffer, Files
-from safekeeper.backends.log.format import VERSION
+from safekeeper.backends.log.format import GRAVE_BIT, VERSION
 from safekeeper.backends.log.manifest import IndexEntry
 
 U64 = NDArray[np.uint64]
@@ -79,6 +79,20 @@ class IndexTable:
                 return int(at)
             at += 1
         return -1
+
+    def segments(self, group: str) -> list[int]:
+        """The numbers of the segments that hold something of a group."""
+        numbers: list[int] = np.unique(self.places[self.entries(group)] >> np.uint64(34)).tolist()
+        return numbers
+
+    def live_places(self, group: str, new: Iterable[bytes]) -> list[int]:
+        """The places of a group's values, but for those whose keys are in *new*."""
+        entries = self.entries(group)
+        places = self.places[entries]
+        live = places & np.uint64(GRAVE_BIT) == 0
+        live[[at - entries.start for key in new if (at := self.position(group, key)) >= 0]] = False
+        found: list[int] = places[live].tolist()
+        return found
 
     def merged(self, changes: Changes) -> IndexTable:
         """A table with *changes* on top of this one."""

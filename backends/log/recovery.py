@@ -16,7 +16,7 @@ from safekeeper.backends.log.format import GRAVE_BIT, SEGMENT_HEAD
 from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.index import Index
 from safekeeper.backends.log.index_file import IndexTable, open_index_file
-from safekeeper.backends.log.manifest import Manifest, SegmentEntry, load_manifest
+from safekeeper.backends.log.manifest import NAME, Manifest, SegmentEntry, load_manifest
 from safekeeper.backends.log.scan import Found, Scan, blocks_behind, scan
 from safekeeper.backends.log.segment import Segment
 from safekeeper.errors import Corruption
@@ -70,7 +70,7 @@ def load(folder: Path) -> State | None:
     """The state of *folder*, None if nothing was ever written there."""
     head = Head.of_reader(folder)  # before the manifest, so that the manifest knows the files of what it names
     synced = (head and head.synced) or 0
-    manifest = load_manifest(folder)
+    manifest = find_manifest(folder, head)
     if manifest is None:
         return None
     table = _open_table(folder, manifest)
@@ -98,10 +98,17 @@ def load(folder: Path) -> State | None:
     return state
 
 
-def durable_sequence(folder: Path, manifest: Manifest) -> int:
-    """The highest sequence that is known to be durable without reading segments."""
-    head = Head.of_reader(folder)
-    return max(manifest.sequence, (head and head.synced) or 0)
+def find_manifest(folder: Path, head: Head | None) -> Manifest | None:
+    """The manifest of *folder*, None if it was never written.
+
+    Raise `Corruption` if it is damaged, or gone: the head is set and blocks are written only after the first one.
+    """
+    manifest = load_manifest(folder)
+    if manifest is None:
+        sizes = [path.stat().st_size for path in folder.glob("*.segment")]
+        if (head and head.generation) or any(size > SEGMENT_HEAD.size for size in sizes):
+            raise Corruption(f"{folder / NAME}: offset 0: the manifest is missing")
+    return manifest
 
 
 def _open_table(folder: Path, manifest: Manifest) -> IndexTable | None:

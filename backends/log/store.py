@@ -69,7 +69,7 @@ class Store:
         with self.lock:
             find = self.state.index.find
             places = [find(id.group, id.key) for id in ids]
-            segments = self._pin(places)
+            segments = self._pin({place >> 34 for place in places if place})
         try:
             return [
                 segments[place >> 34].read_value(place, id.group.encode(), id.key) if place else None
@@ -82,19 +82,17 @@ class Store:
         """The keys of a group: those in memory first, the others read from their records, in the order of the file."""
         while True:
             self.refresh()
-            with self.lock:
-                index = self.state.index
-                new = index.new_keys(group)
-                places = sorted(index.old_places(group, new).tolist())
-                try:
-                    segments = self._pin(places)
-                    break
-                except Corruption:
-                    if not self._has_moved_on():
-                        raise
+            try:
+                with self.lock:
+                    table, new = self.state.index.table, self.state.index.new_keys(group)
+                    segments = self._pin(table.segments(group))
+                break
+            except Corruption:
+                if not self._has_moved_on():
+                    raise
         try:
             yield from (key for key, place in new.items() if not place & GRAVE_BIT)
-            for place in places:
+            for place in sorted(table.live_places(group, new)):
                 name, key = segments[segment_of(place)].read_id(place)
                 if name != group.encode():
                     segments[segment_of(place)].corrupt(place)
@@ -109,8 +107,8 @@ class Store:
             names = list(self.state.index.group_names())
         for name in names:
             with self.lock:
-                there = self.state.index.has_live(name)
-            if there:
+                table, new = self.state.index.table, self.state.index.new_keys(name)
+            if any(not place & GRAVE_BIT for place in new.values()) or table.live_places(name, new):
                 yield name
 
     # --- describing ---------------------------------------------------------------------------------------------------
@@ -175,7 +173,7 @@ class Store:
                 if self._head is None or self._head.generation == generation:
                     raise
                 return
-            self._loaded, self._seen_generation = state is not None or generation is None, generation
+            self._loaded, self._seen_generation = True, generation
             if state is not None:
                 self.install(state)
 
@@ -199,8 +197,9 @@ class Store:
 
     def begin_writing(self, state: State) -> None:
         """This process is the writer now, and *state* is what it found."""
-        self.writing = True
-        self.install(state)
+        with self._loading:
+            self.writing = True
+            self.install(state)
 
     def end_writing(self) -> None:
         """Others may write from now on."""
@@ -217,19 +216,19 @@ class Store:
     # --- segments in use ----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def pinned(self, places: Iterable[int]) -> Iterator[dict[int, Segment]]:
-        """The segments that *places* are in, open as long as the block lasts."""
+    def pinned(self, numbers: Iterable[int]) -> Iterator[dict[int, Segment]]:
+        """The segments with these numbers, open as long as the block lasts."""
         with self.lock:
-            segments = self._pin(places)
+            segments = self._pin(numbers)
         try:
             yield segments
         finally:
             self._unpin(segments.values())
 
-    def _pin(self, places: Iterable[int]) -> dict[int, Segment]:
+    def _pin(self, numbers: Iterable[int]) -> dict[int, Segment]:
         self._check_open()
         segments: dict[int, Segment] = {}
-        for number in {place >> 34 for place in places if place}:
+        for number in numbers:
             segment = segments[number] = self.state.segments[number]
             segment.pins += 1
             if segment.fd < 0:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from safekeeper.backend import CheckpointId, Damage
 from safekeeper.backends.log.format import BLOCK, COLUMNS, SEGMENT_HEAD, BlockHeader, decode_block
+from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.index_file import open_index_file
-from safekeeper.backends.log.manifest import IndexEntry, Manifest, SegmentEntry, load_manifest
-from safekeeper.backends.log.recovery import durable_sequence
+from safekeeper.backends.log.manifest import IndexEntry, SegmentEntry, load_manifest
+from safekeeper.backends.log.recovery import find_manifest
 from safekeeper.backends.log.scan import blocks_behind, damaged_records, scan
 from safekeeper.backends.log.segment import Segment
 from safekeeper.errors import Corruption
@@ -17,18 +18,20 @@ from safekeeper.errors import Corruption
 
 def verify(folder: Path) -> Iterator[Damage]:
     """What is damaged in a writer's folder. A tail that was never confirmed is no damage."""
+    head = Head.of_reader(folder)
     try:
-        manifest = load_manifest(folder)
+        manifest = find_manifest(folder, head)
     except Corruption as error:
         yield _damage(error)
         return
     if manifest is None:
         return
+    durable = max(manifest.sequence, (head and head.synced) or 0)
     index = manifest.index
     if index is not None and open_index_file(folder, index, manifest.seed) is None and _is_still_named(folder, index):
         yield Damage(str(folder / index.file_name), "the index file is missing or damaged; it will be rebuilt")
     for entry in manifest.segments:
-        damage = list(_verify_segment(folder, entry, manifest))
+        damage = list(_verify_segment(folder, entry, durable))
         if damage and _is_still_named(folder, entry):
             yield from damage
 
@@ -44,7 +47,7 @@ def _damage(error: Corruption) -> Damage:
     return Damage(f"{path}: {offset}", problem)
 
 
-def _verify_segment(folder: Path, entry: SegmentEntry, manifest: Manifest) -> Iterator[Damage]:
+def _verify_segment(folder: Path, entry: SegmentEntry, durable: int) -> Iterator[Damage]:
     segment = Segment(folder, entry)
     try:
         segment.open()
@@ -52,7 +55,7 @@ def _verify_segment(folder: Path, entry: SegmentEntry, manifest: Manifest) -> It
         yield _damage(error)
         return
     try:
-        yield from _verify_blocks(segment, entry, durable_sequence(folder, manifest))
+        yield from _verify_blocks(segment, entry, durable)
     finally:
         segment.close()
 

@@ -3,6 +3,7 @@ import pytest
 from safekeeper.testing import BackendContract
 
 
+@pytest.mark.timeout(3600)  # the long form kills 200 processes
 class TestLog(BackendContract):
     long_kills = 200
 

@@ -157,6 +157,7 @@ def some(offsets: range) -> range:
 
 
 @pytest.mark.crash
+@pytest.mark.timeout(3600)
 def test_a_flipped_byte_in_a_segment_gives_the_right_value_or_an_error_or_a_cut_tail(image):
     for layout in image.layouts:
         data = bytearray(layout.path.read_bytes())
@@ -171,6 +172,7 @@ def test_a_flipped_byte_in_a_segment_gives_the_right_value_or_an_error_or_a_cut_
 
 
 @pytest.mark.crash
+@pytest.mark.timeout(3600)
 def test_a_segment_that_was_cut_short_gives_the_right_value_or_an_error_or_a_cut_tail(image):
     for layout in image.layouts:
         data = layout.path.read_bytes()
@@ -196,6 +198,7 @@ def predict_truncated(image: Image, layout: SegmentLayout, size: int) -> Values 
 
 
 @pytest.mark.crash
+@pytest.mark.timeout(3600)
 def test_a_damaged_index_file_or_head_changes_no_answer(image):
     for path in (*image.folder.glob("*.index"), *image.folder.glob("head")):
         data = bytearray(path.read_bytes())
@@ -210,6 +213,7 @@ def test_a_damaged_index_file_or_head_changes_no_answer(image):
 
 
 @pytest.mark.crash
+@pytest.mark.timeout(3600)
 def test_a_damaged_manifest_is_an_error(image):
     path = image.folder / "manifest"
     data = bytearray(path.read_bytes())
@@ -229,6 +233,15 @@ def test_a_missing_segment_is_an_error_that_names_it(image, tmp_path):
         with LogBackend(image.root) as store, pytest.raises(Corruption, match=layout.path.name):
             store.read([id_of("e")])
         os.rename(tmp_path / "away", layout.path)
+
+
+def test_a_missing_manifest_is_an_error_and_no_reason_to_begin_anew(image):
+    segments = [layout.path for layout in image.layouts]
+    (image.folder / "manifest").unlink()
+    assert look(image) == DAMAGED
+    with LogBackend(image.root) as store, pytest.raises(Corruption, match="the manifest is missing"):
+        store.write(Batch({id_of("a"): b"new"}))
+    assert all(path.exists() for path in segments)
 
 
 def test_segments_that_changed_places_are_an_error(image):

@@ -65,6 +65,7 @@ def everything(store: LogBackend) -> dict[CheckpointId, bytes | None]:
 
 
 @pytest.mark.crash
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(12 if LONG else 2))
 def test_a_power_cut_between_any_two_operations_loses_nothing_that_was_acknowledged(tmp_path, seed):
     source, files = tmp_path / "source", RecordingFiles()

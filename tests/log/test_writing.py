@@ -273,6 +273,23 @@ def test_a_disk_that_fails_while_a_segment_is_begun_loses_nothing(tmp_path, meth
         assert list(store.verify()) == []
 
 
+@pytest.mark.parametrize("method", ("create", "write_synced", "sync after write", "sync_folder", "replace"))
+def test_a_disk_that_stays_full_is_not_filled_further(tmp_path, method):
+    files = FailingFiles()
+    with LogBackend(tmp_path / "store", LogOptions(segment=4096), files) as store:
+        put(store, a=b"1")
+        files.fail(method, errno.ENOSPC, times=1000)
+        for _ in range(40):
+            with pytest.raises(Unavailable):
+                put(store, a=bytes(4000))
+        assert files_of(tmp_path / "store") <= 12
+        files.times = 0
+        put(store, a=b"2")
+        assert get(store, "a") == b"2"
+    with LogBackend(tmp_path / "store") as store:
+        assert get(store, "a") == b"2"
+
+
 def test_where_unsynced_writes_were_lost_every_later_write_fails(tmp_path):
     files = FailingFiles()
     with LogBackend(tmp_path, LogOptions(sync="none", sync_interval=600), files) as store:
