@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ from safekeeper.backend import Backend, Survives
 from safekeeper.errors import BadUrl
 
 ENTRY_POINT_GROUP = "safekeeper.backends"
+
+_PASSWORD = re.compile(r"(//[^/@:]*:)[^/]*@")
 
 T = TypeVar("T")
 
@@ -136,19 +139,20 @@ class Url:
     def parse(cls, text: str) -> Url:
         """Take *text* apart. Raise `BadUrl` when it is not a URL."""
         scheme, colon, rest = text.partition(":")
+        shown = repr(_PASSWORD.sub(r"\1***@", text))
         if not colon or not scheme or not scheme.replace("+", "").replace("-", "").isalnum():
-            raise BadUrl(f"{text!r} is no URL: write a scheme first, such as file:///var/lib/app")
+            raise BadUrl(f"{shown} is no URL: write a scheme first, such as file:///var/lib/app")
         try:
             # The scheme goes through as it is: urlsplit treats only the ones it knows as having a query.
             parts = urlsplit(f"safekeeper:{rest}")
             pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
             port = parts.port
         except ValueError as error:
-            raise BadUrl(f"{text!r} is no URL: {error}") from error
+            raise BadUrl(f"{shown} is no URL: {error}") from None  # the cause would show the password
         if parts.fragment:
-            raise BadUrl(f"{text!r} has a '#': write it as %23")
+            raise BadUrl(f"{shown} has a '#': write it as %23")
         if len(dict(pairs)) < len(pairs):
-            raise BadUrl(f"{text!r} has an option twice")
+            raise BadUrl(f"{shown} has an option twice")
         user, password = (unquote(part) if part else None for part in (parts.username, parts.password))
         return cls(scheme.lower(), unquote(parts.path), parts.hostname, port, user, password, dict(pairs))
 

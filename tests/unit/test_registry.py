@@ -65,6 +65,14 @@ def test_a_url_shown_in_a_message_hides_the_password():
     assert str(Url.parse("redis://me:secret@h:1/0?a=1")) == "redis://me:***@h:1/0?a=1"
 
 
+@pytest.mark.parametrize("text", ["redis://me:secret@h:port/0", "redis://me:sec@ret@h/0?a", "redis://:secret@h/0#x"])
+def test_a_url_that_is_none_is_shown_without_its_password(text):
+    with pytest.raises(BadUrl) as caught:
+        Url.parse(text)
+    assert "***@h" in str(caught.value)
+    assert "sec" not in str(caught.value)
+
+
 @dataclass(frozen=True)
 class Options:
     sync: Literal["always", "none"] = "always"
