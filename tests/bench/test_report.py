@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 
 import numpy as np
@@ -61,7 +60,6 @@ def comparison(rounds=2):
     return found
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium: .ci/provision.py installs it")
 def test_the_report_renders_in_a_browser_at_the_widths_of_a_phone_and_a_desk(tmp_path):
     html = to_html(comparison(), Machine.here())
     page = tmp_path / "probe.html"

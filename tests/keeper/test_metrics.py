@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from safekeeper import CheckpointId, Histogram, Receipt, SafeKeeper
@@ -58,7 +60,7 @@ def test_a_snapshot_stays_as_it_is(store):
 
 
 def test_prometheus_reads_the_exposition():
-    parser = pytest.importorskip("prometheus_client.parser")
+    parser = importlib.import_module("prometheus_client.parser")
     with SafeKeeper("memory:") as keeper:
         for n in range(100):
             keeper.save(CheckpointId("group", b"%d" % n), n)

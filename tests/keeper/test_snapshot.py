@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -150,7 +151,7 @@ def test_what_may_change_is_never_taken_for_immutable(state):
 
 
 def test_arrow_data_cannot_change():
-    pyarrow = pytest.importorskip("pyarrow")
+    pyarrow = importlib.import_module("pyarrow")
     table = pyarrow.table({"n": [1, 2]})
     for state in (table, table["n"], table["n"].chunk(0), table.to_batches()[0]):
         assert is_immutable(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import signal
@@ -73,7 +74,7 @@ class Client(threading.Thread):
         self.stop = threading.Event()
 
     def run(self) -> None:
-        httpx = pytest.importorskip("httpx")
+        httpx = importlib.import_module("httpx")
         with httpx.Client(base_url=self.address, timeout=60) as client:
             while not self.stop.is_set():
                 words = [f"w{self.dice.randrange(20)}" for _ in range(self.dice.randrange(1, 6))]
@@ -88,7 +89,7 @@ class Client(threading.Thread):
 
 
 def serve(url: str, port: int) -> subprocess.Popen[str]:
-    httpx = pytest.importorskip("httpx")
+    httpx = importlib.import_module("httpx")
     os.environ["SAFEKEEPER_URL"] = url
     process = start(
         "-m", "uvicorn", "word_counter:app", "--app-dir", EXAMPLES, "--port", port, "--log-level", "warning"
@@ -113,7 +114,7 @@ def free_port() -> int:
 @pytest.mark.crash
 def test_the_example_service_is_killed_and_has_lost_nothing(tmp_path, long_form):
     for module in ("fastapi", "uvicorn", "httpx"):
-        pytest.importorskip(module)
+        importlib.import_module(module)
     url, port = f"{DURABLE[-1]}://{tmp_path}/store", free_port()
     process = serve(url, port)
     clients = [Client(port, seed) for seed in range(3)]

@@ -16,9 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from safekeeper.registry import BUNDLED

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark")
-
 from safekeeper.spark import PROVIDER, BadSetup, build, jar
 
 CLASS = "package p; public final class {0} {{ {1} }}"

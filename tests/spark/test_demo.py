@@ -5,9 +5,6 @@ from __future__ import annotations
 import io
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from rich.console import Console
 
 from safekeeper.spark.demo.__main__ import Demo, Driver, DriverFailed

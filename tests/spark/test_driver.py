@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark")
-
 from safekeeper.spark import build
 
 HERE = Path(__file__).parent

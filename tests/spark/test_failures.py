@@ -10,9 +10,6 @@ import threading
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 

@@ -6,9 +6,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from pyspark.sql import functions as F
 
 from safekeeper.spark import PREFIX

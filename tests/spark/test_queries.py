@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
@@ -163,7 +160,7 @@ def test_a_query_gives_the_same_rows_in_every_batch(name, format, runner, events
     assert results == expected(name)
 
 
-@pytest.mark.parametrize("scheme", ("file", "sqlite"))
+@pytest.mark.parametrize("scheme", ("file", "sqlite", "lmdb", "objects+file"))
 @pytest.mark.parametrize("name", ("aggregation", "inner_join", "session_windows"))
 def test_it_does_so_on_every_backend(name, scheme, runner, events, expected, ours):
     assert run(name, runner, events, ours(scheme)) == expected(name)

@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from safekeeper.spark import PREFIX, jar
