@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -27,12 +28,16 @@ from safekeeper.bench.baselines import open_store
 from safekeeper.bench.compare import compare
 from safekeeper.bench.driver import Result
 from safekeeper.bench.goals import Goal
-from safekeeper.bench.measurements import Latencies
+from safekeeper.bench.interleave import Spread, interleave
 from safekeeper.bench.properties import Settings, load_file
 from safekeeper.bench.recover import measure
 from safekeeper.bench.shares import Share, run_in_processes
 
 PROCESSES = 3
+RATE = 400.0
+"""Events a second in 4.5, at the most."""
+
+_KEPT = 0.9  # of a rate; the end of a short run takes a part of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +78,15 @@ class Finding:
         for name in header:
             self.table.add_column(name, justify="right")
 
-    def expect(self, text: str, found: float, wanted: float) -> None:
-        """Say whether *found* is as high as the thesis' *wanted*."""
-        self.goals.append(Goal(f"{text}: {found:.1f} x, thesis {wanted:g} x", found >= wanted))
+    remarks: list[str] = field(default_factory=list)
+
+    def expect(self, text: str, found: Spread, wanted: float) -> None:
+        """Say whether it is as high as the thesis' *wanted*, or that the rounds do not agree on that."""
+        said = f"{text}: {found} x, thesis {wanted:g} x"
+        if found.low < wanted <= found.high:
+            self.remarks.append(f"no verdict, the rounds disagree: {said}")
+        else:
+            self.goals.append(Goal(said, found.median >= wanted))
 
     def print(self) -> None:
         """Print everything."""
@@ -83,6 +94,8 @@ class Finding:
         console.print(self.title, style="bold")
         console.print(self.table)
         console.print(f"thesis: {self.thesis}")
+        for remark in self.remarks:
+            print(remark)
         for goal in self.goals:
             print(goal)
         print()
@@ -110,10 +123,8 @@ def throughput_and_latency(site: Site, scale: Scale) -> Finding:
         "on NFS file to 700/s, log to 2,100/s at 20 ms; on a local disk file below 500/s, log to 700/s",
         header=("threads", "file, ops/s", "file, ms", "log, ops/s", "log, ms", "log/file"),
     )
-    best = [0.0, 0.0]
     for threads, file, log in zip(scale.threads, found.of(urls[0]), found.of(urls[1]), strict=True):
         rates = file.throughput.median, log.throughput.median
-        best = [max(pair) for pair in zip(best, rates, strict=True)]
         finding.table.add_row(
             str(threads),
             f"{rates[0]:,.0f}",
@@ -122,7 +133,8 @@ def throughput_and_latency(site: Site, scale: Scale) -> Finding:
             f"{log.mean.median / 1e6:.2f}",
             f"{rates[1] / rates[0]:.1f} x",
         )
-    finding.expect("4.1 log's most over file's most", best[1] / best[0], 3)
+    ratios = (a.throughput / b.throughput for a, b in zip(log.samples, file.samples, strict=True))
+    finding.expect(f"4.1 log over file with {threads} threads", Spread.of(ratios), 3)
     return finding
 
 
@@ -141,9 +153,18 @@ def index_rebuild(site: Site, scale: Scale) -> Finding:
 
 
 def word_count(site: Site, scale: Scale) -> Finding:
-    """4.5 and 4.6: one checkpoint an event at 400 events/s, then lazy reads by a process that has just started."""
-    events = {"operationcount": str(scale.events), "keeper.overflow": "drop-oldest", "driver": "async"}
-    writing = Settings.of(load_file("wordcount") | events)
+    """4.5 and 4.6: one checkpoint an event, at a rate that every store keeps, then lazy reads.
+
+    The thesis took 400/s because that was the most that file took. A store that is given more than it takes builds up a
+    queue, and its latency then tells how long the run was, not how fast the store is. So the rate is found first, and
+    if a store does not keep it all the same, there is no verdict.
+    """
+    urls = [*site.urls("4.5"), *site.servers]
+    processes = _processes(urls)
+    slowest = min(_most_without_drops(url, 1000, scale.seconds, processes) for url in urls)
+    target = min(RATE, slowest / 2)
+    given = {"operationcount": str(scale.events), "target": str(target), "keeper.overflow": "drop-oldest"}
+    writing = Settings.of(load_file("wordcount") | given | {"driver": "async"})
     reading = dataclasses.replace(
         writing,
         readproportion=1.0,
@@ -152,50 +173,65 @@ def word_count(site: Site, scale: Scale) -> Finding:
         operationcount=1000,
         requestdistribution="sequential",
     )
+    not_kept: set[str] = set()
+
+    def write(url: str) -> float:
+        result = _run(Share(url, "run", writing), processes)
+        if result.throughput < _KEPT * target or result.measurements.returns["UPDATE", "DROPPED"]:
+            not_kept.add(url)
+        return 1e9 / result.measurements.totals()["UPDATE"].mean
+
+    def read(url: str) -> float:
+        return 1e9 / Share(url, "run", reading).run().measurements.totals()["READ"].mean
+
+    writes = interleave({url: partial(write, url) for url in urls}, scale.rounds, "writes", warm_up=False)
+    reads = interleave({url: partial(read, url) for url in urls}, scale.rounds, "reads", warm_up=False)
     finding = Finding(
-        f"4.5, 4.6  {scale.events:,} events of a word count at 400/s, then 1,000 lazy reads",
-        "log writes 4.85 x and reads 3 x as fast as file; Redis and HBase far below both",
-        header=("store", "processes", "write, ms", "95 %", "dropped", "read, ms", "95 %"),
+        f"4.5, 4.6  {scale.events:,} word count events at {target:.0f}/s, then 1,000 lazy reads, {scale.rounds} rounds",
+        "at 400/s log writes 4.85 x and reads 3 x as fast as file; Redis and HBase far below both",
+        header=("store", "processes", "write, ms (low-high)", "read, ms (low-high)", "kept the rate"),
     )
-    means: list[tuple[float, float]] = []
-    urls = [*site.urls("4.5"), *site.servers]
-    processes = _processes(urls)
     for url in urls:
-        Share(url, "load", writing).run()
-        written = _run(Share(url, "run", writing), processes)
-        read = _run(Share(url, "run", reading), 1)
-        dropped = written.measurements.returns["UPDATE", "DROPPED"]
-        times = (_latencies(written, "UPDATE"), _latencies(read, "READ"))
-        cells = [[f"{one.mean / 1e6:.2f}", f"{one.percentile(95) / 1e6:.2f}"] for one in times]
-        means.append((times[0].mean, times[1].mean))
-        finding.table.add_row(url.partition(":")[0], str(processes), *cells[0], str(dropped), *cells[1])
-    file, log = means[:2]
-    finding.expect("4.5 log's writes as fast as file's", file[0] / log[0], 4.85)
-    finding.expect("4.5 log's reads as fast as file's", file[1] / log[1], 3)
+        times = (_milliseconds(result.rate(url)) for result in (writes, reads))
+        finding.table.add_row(url.partition(":")[0], str(processes), *times, "no" if url in not_kept else "yes")
+    file, log = urls[:2]
+    if not_kept & {file, log}:
+        finding.remarks.append("4.5 no verdict on writes: a store did not keep the rate, so its latency is its queue's")
+    else:
+        finding.expect("4.5 log's writes as fast as file's", writes.ratio(log, file), 4.85)
+    finding.expect("4.5 log's reads as fast as file's", reads.ratio(log, file), 3)
     return finding
 
 
 def throughput_against_ids(site: Site, scale: Scale) -> Finding:
     """4.7: the most checkpoints a second without a drop, against the number of ids."""
     finding = Finding(
-        "4.7  checkpoints a second without drops, against the number of ids",
+        f"4.7  checkpoints a second without drops, against the number of ids, {scale.rounds} rounds",
         "with three nodes file 400/s falling to 150/s at one million ids, log 1,300/s at any number",
-        header=("ids", "file", "log"),
+        header=("ids", "processes", "file (low-high)", "log (low-high)"),
     )
     for ids in scale.ids:
-        rates = []
         urls = site.urls(f"4.7-{ids}")
         processes = _processes(urls)
-        for url in urls:
-            # The rate that a queue takes without dropping is the one at which it makes the caller wait.
-            properties = {"recordcount": str(ids), "target": "0", "operationcount": "0", "driver": "async"}
-            properties |= {"maxexecutiontime": str(scale.seconds), "keeper.overflow": "block"}
-            settings = Settings.of(load_file("wordcount") | {"requestdistribution": "uniform"} | properties)
-            Share(url, "load", dataclasses.replace(settings, maxexecutiontime=0.0)).run()
-            rates.append(_run(Share(url, "run", settings), processes).throughput)
-        finding.table.add_row(f"{ids:,}", *(f"{rate:,.0f}" for rate in rates))
-    finding.expect(f"4.7 log over file at {ids:,} ids", rates[1] / rates[0], 1300 / 400)
+        arms = {url: partial(_most_without_drops, url, ids, scale.seconds, processes) for url in urls}
+        result = interleave(arms, scale.rounds, "rates", warm_up=False)
+        finding.table.add_row(f"{ids:,}", str(processes), *(str(result.rate(url)) for url in urls))
+    finding.expect(f"4.7 log over file at {ids:,} ids", result.ratio(urls[1], urls[0]), 1300 / 400)
+    finding.remarks.append("a keeper writes all that is queued as one batch: log syncs it once, file once for each id")
     return finding
+
+
+def _most_without_drops(url: str, ids: int, seconds: float, processes: int) -> float:
+    """Checkpoints a second with a queue that makes the caller wait: the most that it takes without dropping any."""
+    properties = {"recordcount": str(ids), "target": "0", "operationcount": "0", "requestdistribution": "uniform"}
+    properties |= {"maxexecutiontime": str(seconds), "driver": "async", "keeper.overflow": "block"}
+    settings = Settings.of(load_file("wordcount") | properties)
+    Share(url, "load", dataclasses.replace(settings, maxexecutiontime=0.0)).run()
+    return _run(Share(url, "run", settings), processes).throughput
+
+
+def _milliseconds(rate: Spread) -> str:
+    return f"{1000 / rate.median:.2f} ({1000 / rate.high:.2f}-{1000 / rate.low:.2f})"
 
 
 def small_writes(site: Site, scale: Scale) -> Finding:
@@ -241,10 +277,6 @@ def _processes(urls: Sequence[str]) -> int:
 
 def _run(share: Share, processes: int) -> Result:
     return run_in_processes(share, processes) if processes > 1 else share.run()
-
-
-def _latencies(result: Result, name: str) -> Latencies:
-    return result.measurements.totals().get(name, Latencies())
 
 
 EXPERIMENTS: dict[str, Callable[[Site, Scale], Finding]] = {

@@ -1,7 +1,9 @@
 import pytest
 
+from safekeeper.bench import thesis
 from safekeeper.bench.goals import goals_in
-from safekeeper.bench.thesis import EXPERIMENTS, Scale, Site
+from safekeeper.bench.interleave import Spread
+from safekeeper.bench.thesis import EXPERIMENTS, Finding, Scale, Site
 
 TINY = Scale(
     rounds=1,
@@ -16,14 +18,36 @@ TINY = Scale(
 
 
 @pytest.mark.parametrize(
-    ("experiment", "rows", "goals"), (("4.1", 2, 1), ("4.2", 2, 1), ("4.5", 2, 2), ("4.7", 2, 1), ("5.1", 2, 0))
+    ("experiment", "verdicts"),
+    (("4.1", 1), ("4.2", 1), ("4.5", 2), ("4.7", 1), ("5.1", 0)),
+    ids=lambda value: str(value),
 )
-def test_every_experiment_runs_and_prints_its_rows_and_goals(experiment, rows, goals, tmp_path, capsys):
+def test_every_experiment_prints_its_rows_and_a_verdict_or_why_there_is_none(experiment, verdicts, tmp_path, capsys):
     finding = EXPERIMENTS[experiment](Site(tmp_path, ()), TINY)
     finding.print()
     printed = capsys.readouterr().out
     assert finding.title in printed
     assert f"thesis: {finding.thesis}" in printed
-    assert finding.table.row_count == rows
-    assert len(list(goals_in(printed))) == goals
+    assert finding.table.row_count == 2
+    assert len(list(goals_in(printed))) + printed.count("no verdict") == verdicts
     assert "nan" not in printed
+
+
+@pytest.mark.parametrize(
+    ("spread", "met"),
+    ((Spread(5, 4, 6), True), (Spread(2, 1, 2.5), False), (Spread(5, 1, 9), None), (Spread(2, 1, 9), None)),
+)
+def test_rounds_that_disagree_about_a_goal_give_no_verdict(spread, met):
+    finding = Finding("title", "thesis")
+    finding.expect("fast", spread, 3)
+    assert [goal.met for goal in finding.goals] == ([] if met is None else [met])
+    assert ["no verdict" in remark for remark in finding.remarks] == ([True] if met is None else [])
+
+
+def test_a_store_that_does_not_keep_the_rate_gets_no_verdict_on_its_latency(tmp_path, monkeypatch):
+    found = thesis._most_without_drops
+    monkeypatch.setattr(thesis, "_most_without_drops", lambda *given: found(*given) * 1e6)
+    monkeypatch.setattr(thesis, "RATE", 1e6)
+    finding = EXPERIMENTS["4.5"](Site(tmp_path, ()), TINY)
+    assert any("did not keep the rate" in remark for remark in finding.remarks)
+    assert not any("writes" in goal.text for goal in finding.goals)
