@@ -46,15 +46,17 @@ def main() -> None:
     quick = parser.parse_args().quick
     rounds, operations = (3, 50_000) if quick else (5, 500_000)
     table = Table("workload", "operations/s", "by processor time", "in the store", box=None, header_style="bold")
-    rates = {}
+    rates: dict[str, tuple[float, float]] = {}
     found = [(name, measure(name, operations)) for _ in range(rounds) for name in WORKLOADS]
     for name in WORKLOADS:
         wall, processor, inside = (median(column) for column in zip(*(m for n, m in found if n == name), strict=True))
-        rates[name] = processor
+        rates[name] = wall, processor
         table.add_row(name, f"{wall:,.0f}", f"{processor:,.0f}", f"{inside:.0%}")
     Console(highlight=False, width=100).print(table)
-    rate = rates["workloada"]
-    print(Goal(f"the driver does {WANTED:,} operations/s on memory: with one thread: {rate:,.0f}", rate >= WANTED))
+    wall, processor = rates["workloada"]
+    text = f"workload A on memory: with one thread, {WANTED:,} operations/s"
+    print(Goal(f"{text} of processor time: {processor:,.0f}", processor >= WANTED))
+    print(Goal(f"{text} by the clock, with whatever else the machine did: {wall:,.0f}", wall >= WANTED))
 
 
 if __name__ == "__main__":
