@@ -74,7 +74,6 @@ def load(folder: Path) -> State | None:
     if manifest is None:
         return None
     table = _open_table(folder, manifest)
-    rebuilding = table is None
     if table is None:
         manifest = _without_index(manifest)
         table = IndexTable(manifest.seed)
@@ -92,8 +91,7 @@ def load(folder: Path) -> State | None:
             found += met.found
             state.sequence = max(state.sequence, met.sequence)
             state.tail = met.end
-    if rebuilding:
-        found.sort(key=itemgetter(3))  # moved records are older than what stands before them
+    found.sort(key=itemgetter(3))  # by sequence: moved records are older than what stands before them
     state.apply(found)
     return state
 
