@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -59,11 +60,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 def main() -> None:
     """Run the command line; every error of ours is one line and exit code 2."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # now, not at the end of the process, where nobody could catch what comes of it
     except SafekeeperError as error:
         _fail(str(error))
     except BrokenPipeError:  # the reader of our output, `head` perhaps, has seen enough
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
 
