@@ -83,13 +83,13 @@ def interleave(
 
 
 def report(results: Iterable[Result], base: str, output: Path | None = None) -> None:
-    """Print a table per result, and write all numbers to *output* as JSON."""
-    results = list(results)
-    console = Console()
+    """Print a table per result, each as it comes, and write all numbers to *output* as JSON."""
+    console, done = Console(), []
     for result in results:
         console.print(result.table(base))
+        done.append(asdict(result))
     if output is not None:
-        output.write_text(json.dumps([asdict(result) for result in results], indent=1))
+        output.write_text(json.dumps(done, indent=1))
 
 
 def _short(number: float) -> str:

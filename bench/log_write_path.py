@@ -225,9 +225,8 @@ def main() -> None:
     if options.rounds:
         scale = Scale(options.rounds, scale.seconds, scale.threads, scale.ids)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        for name, table in TABLES.items():
-            if options.only in (None, name):
-                report(table(Path(folder) / name, scale), "log", options.json)
+        wanted = [table(Path(folder) / name, scale) for name, table in TABLES.items() if options.only in (None, name)]
+        report(itertools.chain(*wanted), "log", options.json)
         if options.only in (None, "ids"):
             print_rows(ids_table(Path(folder) / "ids", scale))
 
