@@ -102,7 +102,6 @@ class Appender:
 
     def close(self) -> None:
         """Seal the segment and give the root back. Raise `Unavailable` only if that loses what was acknowledged."""
-        self._closed = True
         try:
             if self._always:
                 with suppress(OSError):  # the next writer seals it as well
@@ -112,6 +111,8 @@ class Appender:
                     self.sync()
                     self.change_manifest(self._sealed)
         finally:
+            with self._manifest_lock:  # a pass that is still under way shall not touch what others may own from now on
+                self._closed = True
             self._abandon()
             if self._spare is not None:
                 os.close(self._spare[0])
@@ -125,8 +126,7 @@ class Appender:
 
         It returns how many seconds the sync took.
         """
-        if self._closed:
-            raise Closed(f"{self._store.root} was closed: open it again")
+        self._check_open()
         if self._broken is not None:
             raise Unavailable(self._broken)
         blocks = self._encode(entries, columns)
@@ -287,8 +287,13 @@ class Appender:
     def take_number(self) -> int:
         """A number that no segment or index file has or had."""
         with self._manifest_lock:
+            self._check_open()
             self._next_number += 1
             return self._next_number - 1
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"{self._store.root} was closed: open it again")
 
     def _sealed(self, manifest: Manifest) -> Manifest:
         """The manifest with the open segment sealed where its last good block ends; without it, if it has none."""
@@ -301,6 +306,7 @@ class Appender:
     def change_manifest(self, change: Callable[[Manifest], Manifest]) -> None:
         """Replace the manifest by what *change* makes of it, durably. If that fails, either of the two may be there."""
         with self._manifest_lock:
+            self._check_open()
             manifest = replace(change(self._store.state.manifest), epoch=self.epoch, next=self._next_number)
             manifest = manifest.save(self.folder, self._files)
             with self._store.lock:

@@ -7,12 +7,13 @@ from threading import Event, Lock, Thread
 from typing import Final
 
 from safekeeper.backends.log.appender import Appender
-from safekeeper.backends.log.compaction import Compactor, paced
+from safekeeper.backends.log.compaction import Compactor, Pace, paced
 from safekeeper.backends.log.store import Store
 from safekeeper.backends.log.writer import Writer
 from safekeeper.errors import SafekeeperError
 
 _MANY_RECORDS: Final = 100_000
+_OVERDUE: Final = 4  # a pass that is so many times late holds up the writers
 _SHARE: Final = 8  # a pass costs in proportion to the ids and the bytes, so it waits until an eighth of either is new
 
 
@@ -32,6 +33,7 @@ class Background:
         self._wake = Event()
         self._stopping = Event()
         self._lock = Lock()
+        self._helping = Lock()
         self._thread: Thread | None = None
         self.problem = ""
         """What kept the last pass from ending well."""
@@ -42,18 +44,24 @@ class Background:
     def _plan(self) -> None:
         state = self._store.state
         size = sum(entry.end or 0 for entry in state.manifest.segments)
-        self._due_bytes = self._appender.appended + max(self._store.options.segment, size // _SHARE)
+        step = max(self._store.options.segment, size // _SHARE)
+        self._due_bytes = self._appender.appended + step
+        self._overdue_bytes = self._appender.appended + _OVERDUE * step
         self._due_records = self._appender.records + max(_MANY_RECORDS, len(state.index.table) // _SHARE)
 
     def due(self) -> bool:
         """Whether enough was written for a pass."""
         return self._appender.appended >= self._due_bytes or self._appender.records >= self._due_records
 
-    def wake(self) -> None:
-        """Begin a pass soon."""
+    def keep_up(self) -> None:
+        """Begin a pass soon; if the writers are faster than the passes, end one before the caller goes on."""
         if not self._wake.is_set():
             self._start()
             self._wake.set()
+        if self._appender.appended >= self._overdue_bytes:
+            with self._helping:
+                if self._appender.appended >= self._overdue_bytes:
+                    self._pass(lambda _: None)
 
     def stop(self) -> None:
         """End the thread. A pass under way is given up; nothing is lost with it."""
@@ -84,8 +92,7 @@ class Background:
             if self._sync != "always":
                 self._bring_to_disk()
             if self.due():
-                self._plan()
-                self._pass()
+                self._pass(paced(self._store.options.compact_rate, self._sleep))
 
     def _bring_to_disk(self) -> None:
         with suppress(OSError), self._writer.exclusive() as appender:  # the next write tells its caller what failed
@@ -94,9 +101,10 @@ class Background:
             else:
                 appender.flush()
 
-    def _pass(self) -> None:
+    def _pass(self, pace: Pace) -> None:
+        self._plan()
         try:
-            self._compactor.run(paced(self._store.options.compact_rate, self._sleep))
+            self._compactor.run(pace)
             self.problem = ""
         except (OSError, SafekeeperError) as error:
             self.problem = str(error)  # shown by `stats`; what was not compacted is still there, and safe

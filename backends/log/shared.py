@@ -43,7 +43,7 @@ class Log:
         writing = self._writing or self._claim()
         seconds = writing.writer.write(batch)
         if writing.background.due():
-            writing.background.wake()
+            writing.background.keep_up()
         return seconds
 
     def compact(self) -> Compaction:

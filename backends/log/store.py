@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -129,12 +128,12 @@ class Store:
         return Stats(ids, self.bytes_stored(), own | details)
 
     def bytes_stored(self) -> int:
-        """What the files occupy."""
-        try:
-            with os.scandir(self.folder) as files:
-                return sum(file.stat().st_size for file in files)
-        except FileNotFoundError:
-            return 0
+        """What the files occupy. One that compaction removes meanwhile counts nothing."""
+        size = 0
+        for path in self.folder.glob("*"):
+            with suppress(FileNotFoundError):
+                size += path.stat().st_size
+        return size
 
     def small_segments(self) -> int:
         """How many sealed segments are small."""

@@ -259,7 +259,7 @@ def test_a_store_that_cannot_be_opened_keeps_no_files_open(image):
     open_files = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         assert look(image) == DAMAGED
-    assert len(os.listdir("/proc/self/fd")) == open_files
+    assert len(os.listdir("/proc/self/fd")) <= open_files
 
 
 def test_a_store_with_more_segments_than_a_process_may_open_is_read(tmp_path):
@@ -276,7 +276,7 @@ def test_a_store_with_more_segments_than_a_process_may_open_is_read(tmp_path):
         assert len(os.listdir("/proc/self/fd")) < open_files + 300
         assert store.read(list(values)) == list(values.values())
         assert set(store.keys("group")) == {id.key for id in values}
-    assert len(os.listdir("/proc/self/fd")) == open_files
+    assert len(os.listdir("/proc/self/fd")) <= open_files
 
 
 def test_an_index_file_of_yesterday_is_not_believed(tmp_path):
