@@ -7,7 +7,7 @@ Spark's state store interface changes with every minor version and links with no
 The digest is that of the sources: a jar of another version of safekeeper is never used. CACHE is `$XDG_CACHE_HOME`,
 else `~/.cache`.
 
-Only the standard library is imported, since `setup.py` loads this file by its path, where nothing is installed yet.
+Only the standard library is imported, since `wheel.py` loads this file by its path, where nothing is installed yet.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ import importlib.util
 from pathlib import Path
 from typing import ClassVar
 
-from setuptools import Command, setup
+from setuptools import Command
 from setuptools.command.build import build
 
-ROOT = Path(__file__).parent
-spec = importlib.util.spec_from_file_location("build_jar", ROOT / "safekeeper/spark/build.py")
+ROOT = Path(__file__).parents[2]
+spec = importlib.util.spec_from_file_location("build_jar", Path(__file__).with_name("build.py"))
 assert spec is not None
 assert spec.loader is not None
 bridge = importlib.util.module_from_spec(spec)
@@ -63,6 +63,3 @@ class BuildWithJar(build):
     """The usual build, then the jar."""
 
     sub_commands: ClassVar = [*build.sub_commands, ("build_jar", None)]
-
-
-setup(cmdclass={"build": BuildWithJar, "build_jar": BuildJar})
