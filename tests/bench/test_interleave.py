@@ -39,8 +39,6 @@ def test_a_report_prints_each_arm_and_keeps_all_numbers(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ("lmdb", "sqlite", "leveldb", "rocksdb", "file"))
 def test_every_peer_keeps_what_it_is_given(name, tmp_path):
-    for module in {"lmdb": ["lmdb"], "leveldb": ["plyvel"], "rocksdb": ["rocksdict"]}.get(name, []):
-        pytest.importorskip(module)
     from safekeeper.bench.embedded_arms import PEERS
 
     arm = PEERS[name](tmp_path / "store")
