@@ -11,7 +11,6 @@ import pytest
 
 from safekeeper.bench.driver import Result
 from safekeeper.bench.measurements import Measurements
-from safekeeper.bench.on_spark import run_on_spark
 from safekeeper.bench.properties import Settings
 from safekeeper.bench.shares import Share, merge, run_in_processes, split
 from safekeeper.errors import BadUrl, Unavailable
@@ -108,10 +107,11 @@ def test_ctrl_c_ends_the_processes_and_keeps_what_they_measured(tmp_path):
 def test_executors_of_spark_run_on_one_store_together(tmp_path):
     url = f"file://{tmp_path}/store"
     Share(url, "load", SETTINGS).run()
-    result = run_on_spark(Share(url, "run", SETTINGS), "local[2]", 2)
-    assert counted(result) == {"OK": 100}
-    assert result.operations == sum(latencies.count for name, latencies in totals(result).items() if name != "SYNC")
-
-
-def totals(result):
-    return result.measurements.totals()
+    given = [f"-pupdateproportion={SETTINGS.updateproportion}", f"-preadproportion={SETTINGS.readproportion}"]
+    given += [f"-p{name}={value}" for name, value in _fields(SETTINGS).items()]
+    command = [sys.executable, "-m", "safekeeper.cli", "bench", "run", url, "--spark", "local[2]", "--clients", "2"]
+    result = subprocess.run([*command, *given], capture_output=True, text=True)  # a process has one JVM, for good
+    assert result.returncode == 0, result.stderr
+    returned = re.findall(r"\[(\w+)\], Return=(\w+), (\d+)", result.stdout)
+    assert {code for _, code, _ in returned} == {"OK"}
+    assert sum(int(count) for name, _, count in returned if name != "SYNC") == 100
