@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from safekeeper.backend import Survives
 from safekeeper.backends.log.appender import Appender
 from safekeeper.backends.log.compaction import MANY_SMALL, Compactor, Pace, is_worth_a_pass
 from safekeeper.backends.log.root import Root
@@ -22,7 +23,7 @@ def tidy_abandoned(root: Root, pace: Pace, everything: bool = False) -> None:
         if appender is None:
             continue
         try:
-            Compactor(root, appender.store, Writer(appender)).run(pace, everything)
+            Compactor(root, appender.store, Writer(appender, Survives.NOTHING)).run(pace, everything)
         finally:
             appender.close()
 
