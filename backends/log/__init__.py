@@ -13,7 +13,7 @@ be believed of them after a crash, are in `docs/format.md`; the code reads well 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -112,11 +112,11 @@ class LogBackend(Backend):
             log = self._find()
             return log.stats() if log else Stats(0, 0)
 
-    def verify(self) -> Iterator[Damage]:
+    def verify(self, checked: Callable[[int], object] = lambda _: None) -> Iterator[Damage]:
         self.check_open()
         with os_errors_as_unavailable(self._root):
             for folder in writer_folders(self._root):
-                for damage in verify(folder):
+                for damage in verify(folder, checked):
                     self.check_open()
                     yield damage
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from safekeeper.backend import CheckpointId, Damage
@@ -16,8 +16,11 @@ from safekeeper.backends.log.segment import Segment
 from safekeeper.errors import Corruption
 
 
-def verify(folder: Path) -> Iterator[Damage]:
-    """What is damaged in a writer's folder. A tail that was never confirmed is no damage."""
+def verify(folder: Path, checked: Callable[[int], object]) -> Iterator[Damage]:
+    """What is damaged in a writer's folder. A tail that was never confirmed is no damage.
+
+    *checked* is called with the size of each segment that was read.
+    """
     head = Head.of_reader(folder)
     try:
         manifest = find_manifest(folder, head)
@@ -32,8 +35,16 @@ def verify(folder: Path) -> Iterator[Damage]:
         yield Damage(str(folder / index.file_name), "the index file is missing or damaged; it will be rebuilt")
     for entry in manifest.segments:
         damage = list(_verify_segment(folder, entry, durable))
+        checked(_size(folder / entry.file_name))
         if damage and _is_still_named(folder, entry):
             yield from damage
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _is_still_named(folder: Path, entry: SegmentEntry | IndexEntry) -> bool:
