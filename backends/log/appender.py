@@ -81,7 +81,7 @@ class Appender:
     @classmethod
     def claim_abandoned(cls, root: Root, folder: Path) -> Appender | None:
         """Become the writer of *folder* if it has none, to tidy it up; None if it has one."""
-        with claiming(root.path) as claims:
+        with claiming(root.path, patience=1.0) as claims:
             seat = take_over(folder, root.files) if folder.is_dir() else None
             if seat is None:
                 return None

@@ -226,7 +226,7 @@ class Store:
         if head is None:
             return True
         visible = head.visible
-        known = visible is not None and visible <= max(self.state.sequence, self._scanned_for)
+        known = visible is None or visible <= max(self.state.sequence, self._scanned_for)
         return known and head.generation == self._seen_generation
 
     def forget_head(self) -> None:
@@ -249,7 +249,7 @@ class Store:
             if not self._loaded or generation != self._seen_generation:
                 self._load(generation)
             elif visible is None or visible <= self.state.sequence or not self._scan_tail(visible):
-                return  # a pair that cannot be told now is for whoever needs it to look at again
+                return
 
     def _load(self, generation: int | None) -> None:
         with self._loading:

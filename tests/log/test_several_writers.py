@@ -1,5 +1,6 @@
 """Several processes on one root: what they see of each other, and what they leave behind."""
 
+import fcntl
 import json
 import os
 import random
@@ -14,9 +15,10 @@ from pathlib import Path
 import pytest
 
 import safekeeper
-from safekeeper import Batch, CheckpointId, Conflict
+from safekeeper import Batch, CheckpointId, Conflict, Unavailable
 from safekeeper.backend import Scope
 from safekeeper.backends.log import LogBackend, LogOptions
+from safekeeper.backends.log.compaction import Compactor
 from safekeeper.testing.peer import Peer
 
 from .history import FOREVER, Operation, problem
@@ -297,3 +299,68 @@ def fork_a_writer(root: Path, name: str, turn: int) -> int:
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
     return child
+
+
+# --- odd moments ------------------------------------------------------------------------------------------------------
+
+
+def test_a_writer_killed_while_it_says_how_far_it_is_keeps_nobody_waiting(tmp_path):
+    """Of a pair of words in its head only one is new."""
+    root, url = tmp_path / "store", f"log://{tmp_path}/store"
+    with Peer(url) as killed:
+        put(killed, a=b"1")
+        put(killed, a=b"2")
+        killed._process.kill()
+        killed._process.wait()
+    (head,) = root.glob("*/head")
+    words = bytearray(head.read_bytes())
+    for pair in (16, 64):  # visible, taken
+        words[pair : pair + 8] = (3).to_bytes(8, "little")
+    head.write_bytes(words)
+    with Peer(url) as peer, LogBackend(root) as store:
+        assert [get(store, "a"), get(peer, "a")] == [b"2", b"2"]
+        put(peer, b=b"theirs")
+        put(store, a=b"ours")
+        assert [get(peer, "a"), get(store, "b")] == [b"ours", b"theirs"]
+
+
+def test_a_process_that_is_stopped_while_it_claims_stops_nobody_who_has_claimed(tmp_path):
+    root, url = tmp_path / "store", f"log://{tmp_path}/store"
+    with Peer(url) as peer, LogBackend(root) as store:
+        put(store, a=b"1")
+        claiming = open_locked(root / "claim")
+        try:
+            put(store, a=b"2")
+            store.compact()
+            assert get(peer, "a") == b"2"
+        finally:
+            os.close(claiming)
+        put(peer, a=b"3")
+        assert get(store, "a") == b"3"
+
+
+def open_locked(path: Path) -> int:
+    """Lock a file as another process would."""
+    fd = os.open(path, os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd
+
+
+def test_a_claim_that_fails_leaves_nothing_locked(tmp_path, monkeypatch):
+    root = tmp_path / "store"
+    for turn in range(8):
+        with LogBackend(root, None, QuickFiles()) as store:
+            put(store, **{f"k{turn}": b""})
+    with LogBackend(root, None, QuickFiles()) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(Compactor, "run", fail)
+            for _ in range(3):
+                with pytest.raises(Unavailable):
+                    put(store, a=b"1")
+        put(store, a=b"2")
+        assert get(store, "a") == b"2"
+    assert folders_of(root) == 1
+
+
+def fail(*_: object) -> None:
+    raise Unavailable("the disk is full")
