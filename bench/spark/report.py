@@ -74,12 +74,14 @@ def tables(results: Results) -> Iterator[Table]:
         title=f"{workload.name}: {workload.keys:,} keys, {workload.batches} batches of {workload.rows:,} rows,"
         f" {workload.partitions} partitions, {rounds} rounds",
         title_justify="left",
+        box=None,
     )
     table.add_column("state store")
     for name in MEASURES:
         table.add_column(name, justify="right")
     for arm in results.arms:
-        table.add_row(arm, *(f"{results.spread(arm, name).median:,.0f}" for name in MEASURES))
+        medians = (results.spread(arm, name).median for name in MEASURES)
+        table.add_row(arm, *(f"{median:,.0f}" if median >= 10 else f"{median:.2g}" for median in medians))
     yield table
     if OURS in results.arms:
         yield _shares(results)
@@ -94,7 +96,7 @@ def own_logs(results: Results) -> str:
 
 
 def _shares(results: Results) -> Table:
-    table = Table(title=f"{OURS} as a share of", title_justify="left")
+    table = Table(title=f"{OURS} as a share of", title_justify="left", box=None)
     table.add_column("")
     for name in _COMPARED:
         table.add_column(name.removesuffix(" ms"), justify="right")
