@@ -76,7 +76,7 @@ def tables(results: Results) -> Iterator[Table]:
         title_justify="left",
         box=None,
     )
-    table.add_column("state store")
+    table.add_column("state store", no_wrap=True)
     for name in MEASURES:
         table.add_column(name, justify="right")
     for arm in results.arms:
