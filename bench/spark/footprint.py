@@ -77,14 +77,3 @@ def bytes_to_disk(pid: int) -> int:
     """How many bytes a process has caused to be written to disks so far."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
-
-
-def agents_of(jvm: int) -> list[int]:
-    """The processes of the agents that a JVM has started."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == jvm and b"safekeeper.agent" in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
-    return found

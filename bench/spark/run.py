@@ -29,7 +29,6 @@ from safekeeper.bench.spark.arms import COUNTS_ROWS, with_arm
 from safekeeper.bench.spark.footprint import (
     Marks,
     Sizes,
-    agents_of,
     bytes_to_disk,
     data_sizes,
     growth,
@@ -38,6 +37,7 @@ from safekeeper.bench.spark.footprint import (
     written_to,
 )
 from safekeeper.bench.spark.workloads import QUERIES, SCHEMA, Workload
+from safekeeper.testing.processes import AGENT, descendants
 
 _SETTINGS = {
     "spark.log.level": "ERROR",
@@ -243,7 +243,7 @@ def _jvm() -> int:
 
 
 def _processes() -> list[int]:
-    return [_jvm(), *agents_of(_jvm())]
+    return [_jvm(), *descendants([_jvm()], AGENT)]
 
 
 def _memory() -> tuple[int, int]:

@@ -22,11 +22,11 @@ import pytest
 
 from safekeeper.dev.spark import SparkCluster
 from safekeeper.spark.build import spark_home
+from safekeeper.testing.processes import AGENT, descendants
 
 START = datetime(2024, 1, 1)
 SIDES = ("left", "right")
 EXECUTOR = b"CoarseGrainedExecutorBackend"
-AGENT = b"safekeeper.agent"
 
 Counts = Counter[tuple[str, str]]
 
@@ -132,22 +132,6 @@ class Driver:
         self._process.communicate()
         if self._application:  # where `local-cluster` has its executors' files
             shutil.rmtree(spark_home() / "work" / self._application, ignore_errors=True)
-
-
-def descendants(roots: list[int], having: bytes) -> list[int]:
-    """The processes below *roots* whose command line has some text, oldest first."""
-    parents, found = {}, []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            if having in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
-    return sorted(pid for pid in found if any(above in roots for above in ancestors(pid, parents)))
-
-
-def ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
-    while pid := parents.get(pid, 0):
-        yield pid
 
 
 def send(pid: int, number: signal.Signals) -> None:
