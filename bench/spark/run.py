@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from safekeeper.bench.spark.arms import COUNTS_ROWS, with_arm
+from safekeeper.bench.spark.arms import COUNTS_ROWS, OBJECTS, with_arm
 from safekeeper.bench.spark.footprint import (
     Marks,
     Sizes,
@@ -212,7 +212,8 @@ def _session(turn: Turn) -> SparkSession:
     builder = SparkSession.Builder().master("local[2]").appName("safekeeper bench")
     folder = Path(turn.folder)
     places = {"spark.local.dir": folder / "local", "spark.sql.warehouse.dir": folder / "warehouse"}
-    sizes = {"spark.driver.memory": turn.workload.heap, "spark.sql.shuffle.partitions": turn.workload.partitions}
+    heap = turn.workload.objects_heap if turn.arm == OBJECTS else turn.workload.heap
+    sizes = {"spark.driver.memory": heap, "spark.sql.shuffle.partitions": turn.workload.partitions}
     for name, value in {**_SETTINGS, **places, **sizes}.items():
         builder.config(name, str(value))
     return with_arm(builder, turn.arm, Path(turn.floor), folder / "store").getOrCreate()

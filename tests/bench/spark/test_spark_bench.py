@@ -126,8 +126,8 @@ def results(**triggers):
 def test_a_goal_is_judged_by_the_median_of_the_rounds_each_against_its_own_peers():
     found = results(floor=[100, 200, 300], safekeeper=[110, 220, 900], tuned=[220, 200, 1800])
     assert list(goals(found))[:2] == [
-        Goal("aggregation-1M, trigger ms: 1.10 (1.10-3.00) of floor, wanted 1.15 at most", True),
-        Goal("aggregation-1M, trigger ms: 0.50 (0.50-1.10) of tuned, wanted 0.5 at most", True),
+        Goal("aggregation-1M, trigger: 1.10 (1.10-3.00) of floor, wanted 1.15 at most", True),
+        Goal("aggregation-1M, trigger: 0.50 (0.50-1.10) of tuned, wanted 0.5 at most", True),
     ]
 
 
