@@ -10,7 +10,7 @@ kept in a file, and only those are run that are not there yet.
 
 Columns, in ms and MB: what a batch took, and its updates and commits as sums over the tasks; restart to the end of the
 first batch; the most memory resident until then, of JVM and agent together and of the agent alone; files of the state
-that the measured batches wrote to, in all and the most in one batch; by how much these grew; and what the processes
+that the measured batches made or appended to, in all and in a batch; how much was added to them; and what the processes
 sent to disks, shuffles and local files included. What Spark itself writes into a checkpoint is named below the table.
 """
 

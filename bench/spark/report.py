@@ -31,7 +31,7 @@ MEASURES: dict[str, Callable[[Measured], float]] = {
     "RSS": lambda turn: (turn.jvm_bytes + turn.agent_bytes) / 1e6,
     "agent": lambda turn: turn.agent_bytes / 1e6,
     "files": lambda turn: turn.files,
-    "a batch": lambda turn: max(batch.files for batch in turn.batches),
+    "a batch": lambda turn: statistics.median(batch.files for batch in turn.batches),
     "MB": lambda turn: turn.bytes / 1e6,
     "disk MB": lambda turn: turn.disk_bytes / 1e6,
 }

@@ -94,7 +94,7 @@ QUICK = _by_name(
     Workload("aggregation", "aggregation", 20_000, 4_000, 2, "1g", "1g", batches=4),
     Workload("join", "join", 10_000, 4_000, 7, "1g", "1g", batches=4),
     Workload("deduplication", "deduplication", 20_000, 4_000, 2, "1g", "1g", batches=4),
-    Workload("partitions-200", "aggregation", 2_000, 1_000, 1, "1g", "1g", batches=2, partitions=200),
+    Workload("partitions-200", "aggregation", 2_000, 1_000, 1, "1g", "1g", batches=3, partitions=200),
 )
 """The same at a size for everyday use."""
 
