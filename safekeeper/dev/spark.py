@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from safekeeper.dev.process import ServerProcess, free_port
+from safekeeper.dev.process import ServerProcess, find_command, free_port
 from safekeeper.spark.build import find_tool, spark_home
 
 _QUICK = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true")
@@ -57,6 +57,7 @@ class SparkCluster:
 
 def _command(name: str, host: str, port: int, *arguments: str) -> list[str]:
     home = spark_home()
-    settings = ["-Dspark.decommission.enabled=true", "-Dspark.worker.ui.enabled=false"]
-    java = [find_tool("java"), *_QUICK, *settings, "-cp", f"{home}/jars/*", f"org.apache.spark.deploy.{name}"]
-    return [*java, "--host", host, "--port", str(port), "--webui-port", str(free_port()), *arguments]
+    environment = [find_command("env"), f"SPARK_HOME={home}", f"SPARK_LOCAL_IP={host}"]  # executors inherit it
+    java = [find_tool("java"), *_QUICK, "-Dspark.decommission.enabled=true", "-cp", f"{home}/jars/*"]
+    place = ["--host", host, "--port", str(port), "--webui-port", str(free_port())]
+    return [*environment, *java, f"org.apache.spark.deploy.{name}", *place, *arguments]

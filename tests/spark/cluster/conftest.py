@@ -83,9 +83,11 @@ class Driver:
     def __init__(self, stream: Stream, master: str, url: str, settings: dict[str, str]) -> None:
         self._log = stream.folder / "driver.log"
         command = [sys.executable, str(Path(__file__).with_name("driver.py")), str(stream.folder), master, url]
+        given = map("=".join, settings.items())
+        surroundings = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"}
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                [*command, *map("=".join, settings.items())], stdout=subprocess.PIPE, stderr=log, text=True
+                [*command, *given], env=surroundings, stdout=subprocess.PIPE, stderr=log, text=True
             )
         self._roots: list[int] = []
         """The processes that executors descend from, besides its own JVM."""
