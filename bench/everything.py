@@ -1,7 +1,7 @@
 """`safekeeper bench all`: run every benchmark script in this folder and write one page with what they say.
 
-A script is a module here that can be run with `python -m` and has a `main`; one that knows `--quick` is given it. What
-it prints goes onto the page as it is; lines that `goals.Goal` makes are collected at the top.
+A script is a module or a package here that can be run with `python -m` and has a `main`; one that knows `--quick` is
+given it. What it prints goes onto the page as it is; lines that `goals.Goal` makes are collected at the top.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class Outcome:
 def scripts() -> Iterator[Script]:
     """Every script, by name."""
     for file in sorted(resources.files("safekeeper.bench").iterdir(), key=lambda file: file.name):
-        if not file.name.endswith(".py"):
+        source = file / "__main__.py" if file.is_dir() else file
+        if not source.name.endswith(".py") or not source.is_file():
             continue
-        text = file.read_text()
+        text = source.read_text()
         if _MAIN.search(text) and '__name__ == "__main__"' in text:
             title = text.partition('"""')[2].partition("\n")[0].removesuffix('"""')
             yield Script(file.name.removesuffix(".py"), title, '"--quick"' in text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
 from html import escape
 from importlib import resources
@@ -91,13 +91,18 @@ def to_json(comparison: Comparison, machine: Machine) -> str:
 
 def to_html(comparison: Comparison, machine: Machine) -> str:
     """The page."""
-    style = (resources.files("safekeeper.bench") / "report.css").read_text()
     title = f"{comparison.workload or 'workload'} on {len(comparison.urls)} stores"
+    return html_page(title, _sections(comparison, machine))
+
+
+def html_page(title: str, sections: Iterable[str]) -> str:
+    """A page of parts that are HTML already, with the style of all reports."""
+    style = (resources.files("safekeeper.bench") / "report.css").read_text()
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>safekeeper bench: {escape(title)}</title><style>{style}</style></head><body><main>"
-        f"<h1>{escape(title)}</h1>{''.join(_sections(comparison, machine))}</main></body></html>\n"
+        f"<h1>{escape(title)}</h1>{''.join(sections)}</main></body></html>\n"
     )
 
 
@@ -110,17 +115,17 @@ def _sections(comparison: Comparison, machine: Machine) -> Iterator[str]:
         yield f'<p class="warning">{escape(warning)}</p>'
     yield f"<p>{escape(machine.sentence())}</p>"
     yield f"<p>{escape(_what_ran(comparison))}</p>"
-    yield _legend(comparison.urls)
+    yield legend(comparison.urls)
     yield '<div class="plots">'
-    yield _figure("Throughput against latency", _throughput(comparison), "Numbers at the points are threads.")
-    yield _figure("Latency percentiles", _percentiles(comparison), "With the most threads, all rounds together.")
+    yield figure("Throughput against latency", _throughput(comparison), "Numbers at the points are threads.")
+    yield figure("Latency percentiles", _percentiles(comparison), "With the most threads, all rounds together.")
     if comparison.recoveries:
-        yield _figure("Recovery", _recovery(comparison), "Open the store and read every state back.")
+        yield figure("Recovery", _recovery(comparison), "Open the store and read every state back.")
     if comparison.bytes_on_disk:
-        yield _figure("Bytes stored", _sizes(comparison), "At the end of all rounds, dead values included.")
+        yield figure("Bytes stored", _sizes(comparison), "At the end of all rounds, dead values included.")
     yield "</div><h2>Numbers</h2>"
     header = ("store", "threads", "operations/s", "low to high", "mean", "95 %", "99 %", "errors")
-    yield _html_table(header, list(_rows(comparison)))
+    yield html_table(header, list(_rows(comparison)))
 
 
 def _what_ran(comparison: Comparison) -> str:
@@ -133,12 +138,14 @@ def _what_ran(comparison: Comparison) -> str:
     )
 
 
-def _legend(urls: Sequence[str]) -> str:
-    items = (f'<li><span class="key c{n % svg.COLOURS}"></span>{escape(url)}</li>' for n, url in enumerate(urls))
+def legend(names: Sequence[str]) -> str:
+    """Which colour is whose, in the order of the plots' series."""
+    items = (f'<li><span class="key c{n % svg.COLOURS}"></span>{escape(name)}</li>' for n, name in enumerate(names))
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
-def _figure(title: str, plot: str, caption: str) -> str:
+def figure(title: str, plot: str, caption: str) -> str:
+    """A plot with its title and what is to be said about it."""
     return f"<figure><h2>{escape(title)}</h2>{plot}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
@@ -190,7 +197,8 @@ def _sizes(comparison: Comparison) -> str:
     return f'<dl class="bars">{"".join(bars)}</dl>'
 
 
-def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table that scrolls by itself where it is too wide."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
