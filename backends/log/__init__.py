@@ -26,15 +26,14 @@ from safekeeper.backend import (
     Compaction,
     Damage,
     Receipt,
-    Scope,
     Stats,
     Survives,
 )
 from safekeeper.backends.local import os_errors_as_unavailable, survives_on, unavailable
+from safekeeper.backends.log.claim import writer_folders
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.shared import Log, share, unshare
-from safekeeper.backends.log.store import FOLDER
 from safekeeper.backends.log.verify import verify
 from safekeeper.registry import Url
 
@@ -44,7 +43,6 @@ __all__ = ["LogBackend", "LogOptions"]
 class LogBackend(Backend):
     """A handle of a log. All handles of a root in one process share its files and its writer."""
 
-    scope = Scope.PROCESS  # others on the host can read it, but a second one that wants to write is refused
     atomic_batch = True
 
     def __init__(
@@ -57,6 +55,7 @@ class LogBackend(Backend):
         with os_errors_as_unavailable(self._root):
             durable = survives_on(self._root)
         self.survives = durable if self._options.sync == "always" else Survives.NOTHING
+        self.scope = self._options.scope_of_writes()
         self._log: Log | None = None
         self._lock = Lock()
 
@@ -80,7 +79,7 @@ class LogBackend(Backend):
         self.check_open()
         try:
             log = self._log or self._find()
-            return log.store.read(ids) if log else [None] * len(ids)
+            return log.root.read(ids) if log else [None] * len(ids)
         except OSError as error:
             raise unavailable(self._root, error) from error
 
@@ -88,7 +87,7 @@ class LogBackend(Backend):
         self.check_open()
         with os_errors_as_unavailable(self._root):
             log = self._find()
-            for key in log.store.keys(group) if log else ():
+            for key in log.root.keys(group) if log else ():
                 self.check_open()
                 yield key
 
@@ -96,7 +95,7 @@ class LogBackend(Backend):
         self.check_open()
         with os_errors_as_unavailable(self._root):
             log = self._find()
-            for group in log.store.groups() if log else ():
+            for group in log.root.groups() if log else ():
                 self.check_open()
                 yield group
 
@@ -116,9 +115,10 @@ class LogBackend(Backend):
     def verify(self) -> Iterator[Damage]:
         self.check_open()
         with os_errors_as_unavailable(self._root):
-            for damage in verify(self._root / FOLDER):
-                self.check_open()
-                yield damage
+            for folder in writer_folders(self._root):
+                for damage in verify(folder):
+                    self.check_open()
+                    yield damage
 
     def _find(self) -> Log | None:
         """The log behind this handle; None if there is no such folder, which then has nothing in it."""
