@@ -106,7 +106,10 @@ class Table:
         return found
 
     def _ask_rows(self, rows: Sequence[bytes], column: bytes) -> dict[bytes, Cell]:
-        results = self._connections.run(lambda client: client.getRowsWithColumns(self._name, rows, [column], {}))
+        if len(rows) == 1:  # as in `write`
+            results = self._connections.run(lambda client: client.getRowWithColumns(self._name, rows[0], [column], {}))
+        else:
+            results = self._connections.run(lambda client: client.getRowsWithColumns(self._name, rows, [column], {}))
         return {row.row: Cell(cell.value, cell.timestamp) for row in results for cell in row.columns.values()}
 
     def scan(self, start: bytes, stop: bytes, count: int, column: bytes | None = None) -> list[tuple[bytes, Cell]]:
