@@ -66,7 +66,8 @@ class Writer:
                 raise Unavailable(f"{lanes[0].node.address}: could not make the change in time: try again in a moment")
             if again and self._router.in_cluster:
                 self._router.look_again()
-            self._with_large.update(change.group.name for change in follow_ups)
+            if follow_ups:
+                self._with_large.update(change.group.name for change in follow_ups)
             waiting = again + follow_ups
 
     def _lanes(self, some: Sequence[Change]) -> list[_Lane]:
