@@ -9,7 +9,7 @@ A handle measures how far that clock is ahead of its own. It is somewhere betwee
 when an answer came, not ahead of what it showed when the question was sent. A write takes the upper bound as its time,
 and returns only when the lower bound has passed that. So when it has returned the server's clock has passed its time,
 and whoever writes after that takes a later one. The bounds are about as far apart as the quickest question took, and a
-write takes as long itself: there is hardly ever anything left to wait for.
+write takes longer than that: there is hardly ever anything left to wait for.
 
 Timestamps are in microseconds; HBase compares them and nothing else.
 """
