@@ -25,7 +25,7 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -235,22 +235,30 @@ def _checksum(name: bytes, rest: bytes | memoryview) -> bytes:
 
 
 def _apply(transaction: Transaction, batch: Batch) -> None:
-    # One loop, without a call for each id: in a large batch it takes as long as LMDB itself.
-    puts: list[tuple[bytes, bytes]] = []
+    if batch.columns is not None:
+        puts = [_record(batch.columns.group, key, value) for key, value in _pairs(batch.columns)]
+    else:
+        puts = _puts(transaction, batch.items())
+    transaction.cursor().putmulti(puts)
+
+
+def _puts(
+    transaction: Transaction, operations: Iterable[tuple[CheckpointId, bytes | None]]
+) -> list[tuple[bytes, bytes]]:
+    """Carry out the deletes among *operations*; the puts, as names and records."""
+    puts = []
     group, start = "", b""
-    for id, value in batch.items() if batch.columns is None else ():
+    for id, value in operations:
         if id.group != group:
             group, start = id.group, id.group.encode() + _PLAIN
         name = start + id.key
         if value is None:
             transaction.delete(name if len(name) <= _LONGEST_NAME else _name(group, id.key)[0])
-        elif len(name) <= _LONGEST_NAME:
+        elif len(name) <= _LONGEST_NAME:  # no call: it would take as long as what LMDB does for a small value
             puts.append((name, _digest(value, _seed(name)) + value))
         else:
             puts.append(_record(group, id.key, value))
-    if batch.columns is not None:
-        puts = [_record(batch.columns.group, key, value) for key, value in _pairs(batch.columns)]
-    transaction.cursor().putmulti(puts)
+    return puts
 
 
 def _record(group: str, key: bytes, value: bytes | memoryview) -> tuple[bytes, bytes]:
