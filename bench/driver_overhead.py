@@ -46,6 +46,8 @@ SHAPES = {
 }
 """Values in a write, and the bytes of each."""
 _IDS = 1000
+_READY_BYTES = 64 << 20
+"""How much is made ready at most before the clock starts."""
 _MOST_AT_S3 = 16
 """Larger batches would tell how fast moto is, for minutes."""
 OURS = "safekeeper"
@@ -54,8 +56,9 @@ OURS = "safekeeper"
 def rate(prepare: Prepare, count: int, size: int, seconds: float, clock: Callable[[], float]) -> float:
     """Values saved in a second, each write over ids that were written before."""
     value = os.urandom(size)
-    keys = itertools.cycle([b"%016d" % n for n in range(_IDS)])
-    writes = [prepare([(key, value) for key in itertools.islice(keys, count)]) for _ in range(_IDS // count)]
+    ids = min(_IDS, _READY_BYTES // size)
+    keys = itertools.cycle([b"%016d" % n for n in range(ids)])
+    writes = [prepare([(key, value) for key in itertools.islice(keys, count)]) for _ in range(ids // count)]
     writes[0]()
     started, saved = clock(), 0
     for write in itertools.cycle(writes):
