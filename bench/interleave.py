@@ -24,6 +24,10 @@ Measure = Callable[[], float]
 """Runs one round of an arm and returns its rate: more is better."""
 
 
+AT_MOST_15_PERCENT_OVER = 1 / 1.15
+"""As a ratio of rates: what a backend may cost on top of its driver doing the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """A median with the lowest and the highest value."""
@@ -58,10 +62,11 @@ class Result:
         """How many times as fast as *base* an arm was, compared round by round."""
         return Spread.of(a / b for a, b in zip(self.rates[arm], self.rates[base], strict=True))
 
-    def at_least(self, wanted: float, arm: str, base: str) -> Goal:
-        """That *arm* is *wanted* times as fast as *base*."""
+    def goal(self, arm: str, base: str, at_least: float) -> Goal:
+        """Whether *arm* is at least so many times as fast as *base*; the median decides."""
         found = self.ratio(arm, base)
-        return Goal(f"{self.title}: {arm} at least {wanted:g} times {base}: {found}", found.median >= wanted)
+        text = f"{self.title}: {arm} at least {at_least:.2f} times as fast as {base}: {found}"
+        return Goal(text, found.median >= at_least)
 
     def table(self, base: str) -> Table:
         """A table with each arm's rate, and *base* as a multiple of it."""
@@ -94,14 +99,15 @@ def rotated(names: list[str], turn: int) -> list[str]:
     return names[shift:] + names[:shift]
 
 
-def report(results: Iterable[Result], base: str, output: Path | None = None) -> None:
-    """Print a table per result, each as it comes, and write all numbers to *output* as JSON."""
+def report(results: Iterable[Result], base: str, output: Path | None = None) -> list[Result]:
+    """Print a table per result, each as it comes, and write all numbers to *output* as JSON; the results again."""
     console, done = Console(), []
     for result in results:
         console.print(result.table(base))
-        done.append(asdict(result))
+        done.append(result)
     if output is not None:
-        output.write_text(json.dumps(done, indent=1))
+        output.write_text(json.dumps([asdict(result) for result in done], indent=1))
+    return done
 
 
 def _short(number: float) -> str:
