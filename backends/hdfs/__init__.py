@@ -1,0 +1,1 @@
+"""`hdfs:` keeps checkpoints in HDFS."""
