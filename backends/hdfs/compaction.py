@@ -24,6 +24,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from threading import Lock
 from typing import Final
 
 from safekeeper.backend import Compaction
@@ -47,9 +48,14 @@ class Compactor:
         self._store = store
         self._writer = writer
         self._sweep_at = time.monotonic() + _SWEEP_SECONDS
+        self._running = Lock()
 
     def run(self, everything: bool = False) -> Compaction:
-        """Compact what is worth it, or *everything* that has a dead record. Another one at work is not an error."""
+        """Compact what is worth it, or *everything* that has a dead record. Another process at it is not an error."""
+        with self._running:
+            return self._run(everything)
+
+    def _run(self, everything: bool) -> Compaction:
         self._store.refresh()
         before = self._bytes()
         if everything or time.monotonic() > self._sweep_at:

@@ -166,7 +166,7 @@ class HdfsCluster:
     ) -> None:
         self._running = ExitStack()
         self._racks = folder / "racks"
-        given = _SETTINGS | {"dfs.replication": str(min(3, len(nodes)))} | (more or {})
+        given = _SETTINGS | {"dfs.replication": str(max(1, min(3, len(nodes))))} | (more or {})
         given |= {name.replace("_", "."): value for name, value in settings.items()}
         if any(node.rack for node in nodes):
             self._racks.parent.mkdir(parents=True, exist_ok=True)
