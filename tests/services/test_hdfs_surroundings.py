@@ -125,17 +125,26 @@ def test_a_quota_that_is_used_up_is_one_clear_line(hdfs_url, admin, names):
 
 
 @pytest.mark.timeout(600)
-def test_no_data_node_a_full_disk_and_a_lost_block_are_one_clear_line_each(tmp_path):
-    all_but_a_little = shutil.disk_usage(tmp_path).total - (64 << 20)
-    cluster = HdfsCluster(tmp_path, [Node()], more={"dfs.datanode.du.reserved": str(all_but_a_little)})
+def test_no_data_node_and_a_full_disk_are_one_clear_line_each_and_a_restart_loses_nothing(tmp_path):
+    """On a cluster with one DataNode, one replica, and half a gigabyte of disk."""
+    disk = shutil.disk_usage(tmp_path)
+    cluster = HdfsCluster(tmp_path, [Node()], more={"dfs.datanode.du.reserved": str(disk.used + disk.free - (1 << 29))})
     url = f"{cluster.url}?segment=1M&timeout=3"
+    node = cluster.data_nodes[0]
     with cluster.name_node:
         check_line(url, "no DataNode runs: start one")
         with safekeeper.open(url) as store:
             assert store.read([A]) == [None]
-        with cluster.data_nodes[0]:
-            check_line(cluster.url, "no DataNode has room for a block: free some disk space")
-            write(url)
-        with safekeeper.open(url) as store:
-            with pytest.raises(Unavailable, match="no DataNode that has the block can be reached: start it again"):
-                store.read([A])
+        with node:
+            check_line(f"{cluster.url}?segment=1G", "no DataNode has room for a block: free some disk space")
+            with safekeeper.open(url) as store:
+                store.write(Batch({A: b"value"}))
+                node.kill()
+                with pytest.raises(Unavailable):
+                    store.write(Batch({A: b"lost"}))
+                with pytest.raises(Unavailable, match="no DataNode that has the block can be reached: start it again"):
+                    store.read([A])
+                node.start()
+                assert store.read([A])[0] in (b"value", b"lost")
+                store.write(Batch({A: b"newer"}))
+                assert store.read([A]) == [b"newer"]
