@@ -22,7 +22,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from threading import Condition, Lock
 from typing import Final
@@ -345,14 +345,15 @@ class Writer:
         options, started = self._store.options, time.monotonic()
         with self._numbering:
             self._large = number = self._large + 1
-        head = Head(len(value), check_value(value), options.chunk, self.id, number)
+        head = Head(len(value), 0, options.chunk, self.id, number)
         folder = self._store.path("chunks")
+        check = self._chunk_writers.start(check_value, value)
         write_chunks(
             self._chunk_writers, self._placement, folder, head, value, group, self._store.replication, options.sync
         )
         if time.monotonic() - started > options.orphans_after / 2:
             raise Unavailable(f"{group}/{key!r}: writing its chunks took too long: raise orphans-after=")
-        raw = head.encode()
+        raw = head._replace(check=check.result()).encode()
         return Piece(group, key, raw, check_value(raw))
 
     def _remove_replaced(self, entries: list[Entry]) -> None:
@@ -399,9 +400,13 @@ class _Workers:
         self.client = client
         self._pool = ThreadPoolExecutor(count, "safekeeper-hdfs-write")
 
+    def start(self, work: Callable[[T], R], item: T) -> Future[R]:
+        """Begin *work*."""
+        return self._pool.submit(work, item)
+
     def in_parallel(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """*work* on all *items*, several at once; when this returns or raises, all of it has ended."""
-        futures = [self._pool.submit(work, item) for item in items]
+        futures = [self.start(work, item) for item in items]
         wait(futures)
         return [future.result() for future in futures]
 
