@@ -22,7 +22,8 @@ import math
 import random
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from safekeeper.backends.hdfs.peace import Network, NoPlan, Pipeline, Residual
@@ -115,6 +116,30 @@ class Schedule:
         """Let a server that is no DataNode write; see `Residual.add_sender`."""
         self._residual.add_sender(name, rack)
         self._standing = Residual(self.network, self._generator)
+
+    def use(self, network: Network) -> list[int]:
+        """Plan on *network* from now on; known senders join it. The requests that it has no plan for: withdraw them.
+
+        What runs does not take capacity of the new network.
+        """
+        senders = [node for node in self.network.nodes.values() if not node.receive]
+        self._residual = Residual(network, self._generator)
+        for sender in senders:
+            with suppress(NoPlan):
+                self._residual.add_sender(sender.name, sender.rack)
+        self._standing = Residual(network, self._generator)
+        self.running = {
+            n: replace(grant, pipeline=replace(grant.pipeline, edges=())) for n, grant in self.running.items()
+        }
+        self._full.clear()
+        return [one.number for queue in self._queues.values() for one in queue if not self._can_plan(one.request)]
+
+    def _can_plan(self, request: Request) -> bool:
+        try:
+            self._residual.check(request.writer, request.replicas)
+        except NoPlan:
+            return False
+        return True
 
     def ask(self, request: Request) -> int:
         """Queue *request* and return its number. Raise `NoPlan` when it can never be served."""
