@@ -1,1 +1,1 @@
-"""Checkpoints in HDFS."""
+"""`hdfs:` keeps checkpoints in HDFS."""
