@@ -117,6 +117,11 @@ class Coordinator:
         self._stop = asyncio.Event()
         self._failure: OSError | None = None
 
+    @property
+    def network(self) -> Network:
+        """What is planned on; do not change it."""
+        return self._schedule.network
+
     def status(self) -> Status:
         """The numbers now; from any thread."""
         s = self._schedule

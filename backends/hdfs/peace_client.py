@@ -70,7 +70,7 @@ class PeacePlacement:
     def close(self) -> None:
         with self._lock:
             if self._connection is not None:
-                self._connection.hang_up("the store was closed")
+                self._connection.hang_up("the store was closed", logging.DEBUG)
             self._not_before = float("inf")
 
     def _ask(self, kind: Kind, ask: Ask) -> PeaceTurns:
@@ -223,12 +223,12 @@ class _Connection:
                 reason = str(error)
         self.hang_up(reason)
 
-    def hang_up(self, reason: str) -> None:
+    def hang_up(self, reason: str, level: int = logging.WARNING) -> None:
         """Use this connection no more; whoever waits for it waits no more."""
         with self._lock:
             if self.gone is None:
                 self.gone = reason
-                log.warning("the coordinator of Peace is gone, HDFS decides: %s", reason)
+                log.log(level, "the coordinator of Peace is gone, HDFS decides: %s", reason)
             waiting = list(self._requests.values())
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,396 @@
+"""Peace against stock HDFS on a shaped network: when many servers write checkpoints, how long does one take?
+
+DataNodes run in network namespaces behind a switch per rack, all links have a chosen rate, and every server writes a
+checkpoint of several chunks with three replicas. Three arms, one after the other in each round, in rotated order:
+
+    stock     HDFS places the chunks (not on the writer's own disk, as in SGuard's experiment), all write at once
+    planned   the planner places the chunks, all write at once
+    Peace     the planner places the chunks, and the coordinator says when each may be written
+
+A checkpoint's time is counted from its writer's own start, when its first chunk may be written (the paper's figure),
+and from its submission. Needs root (`bench/shaped_network.py`) and about three gigabytes of memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import secrets
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from rich.console import Console
+from rich.table import Table
+
+from safekeeper.backends.hdfs.client import Client
+from safekeeper.backends.hdfs.coordinator import Coordinator
+from safekeeper.backends.hdfs.peace import Network
+from safekeeper.backends.hdfs.peace_client import PeacePlacement
+from safekeeper.backends.hdfs.placement import Counts, Placement, StockPlacement, Turn
+from safekeeper.backends.hdfs.schedule import Schedule
+from safekeeper.backends.hdfs.topology import Topology, link_capacity
+from safekeeper.bench.goals import Goal
+from safekeeper.bench.interleave import Spread
+from safekeeper.bench.plots import figure, figures, legend, page
+from safekeeper.bench.shaped_network import Server, ShapedNetwork
+from safekeeper.bench.svg import Axis, Series, line_plot
+from safekeeper.dev.hdfs import HdfsCluster, Node
+
+REPLICAS = 3
+STOCK, PLANNED, PEACE = "stock", "planned", "Peace"
+_FIRST_BYTES = 64 << 10  # what is flushed before a pipeline can be read
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is measured on."""
+
+    per_rack: int = 4
+    wire_mbit: float = 40.0
+    link_mbit: float = 40.0
+    wire: int = 2
+    """Chunks a timestep on a server's wire."""
+    chunk_bytes: int = 1 << 20
+    chunks: int = 8
+    """Of each checkpoint; where sizes differ, on average."""
+    threads: int = 2
+    """With which every writer writes, in all arms."""
+
+    @property
+    def link(self) -> int:
+        """Chunks a timestep between the racks."""
+        return link_capacity(self.link_mbit, self.wire_mbit, self.wire)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What one server has to write, and when it finds out."""
+
+    server: int
+    after: float
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Who writes when and how much."""
+
+    name: str
+    arrivals: str
+    sizes: str
+
+    def checkpoints(self, setting: Setting, seed: int) -> list[Checkpoint]:
+        """One for each server; the same for all arms of a round."""
+        generator = random.Random(seed)  # noqa: S311 - a measurement that can be repeated
+        count = 2 * setting.per_rack
+        alone = setting.chunks * setting.chunk_bytes * 8 / (setting.wire_mbit * 1e6)
+        delays = [generator.uniform(0, 4 * alone) if self.arrivals == "random" else 0.0 for _ in range(count)]
+        half = setting.chunks // 2
+        sizes = [setting.chunks + half * (-1) ** n if self.sizes == "unequal" else setting.chunks for n in range(count)]
+        generator.shuffle(sizes)
+        return [Checkpoint(n, delays[n], sizes[n]) for n in range(count)]
+
+
+SCENARIOS = [
+    Scenario("all at once, equal sizes", "at once", "equal"),
+    Scenario("all at once, unequal sizes", "at once", "unequal"),
+    Scenario("at random moments, equal sizes", "random", "equal"),
+    Scenario("at random moments, unequal sizes", "random", "unequal"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """When one checkpoint was submitted, could start and was complete; seconds from the beginning of the run."""
+
+    submitted: float
+    started: float
+    done: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One arm in one round."""
+
+    written: Sequence[Written]
+    counts: Counts
+
+    @property
+    def own_start(self) -> float:
+        """The mean time of a checkpoint from its writer's own start."""
+        return statistics.mean(one.done - one.started for one in self.written)
+
+    @property
+    def submission(self) -> float:
+        """The mean time of a checkpoint from its submission."""
+        return statistics.mean(one.done - one.submitted for one in self.written)
+
+    @property
+    def everything(self) -> float:
+        """The time until the last is done."""
+        return max(one.done for one in self.written)
+
+
+FIGURES: dict[str, Callable[[Run], float]] = {
+    "own start": lambda run: run.own_start,
+    "submission": lambda run: run.submission,
+    "all": lambda run: run.everything,
+}
+
+
+@dataclass(slots=True)
+class Rounds:
+    """All runs of a scenario, round by round."""
+
+    scenario: Scenario
+    runs: dict[str, list[Run]] = field(default_factory=lambda: {STOCK: [], PLANNED: [], PEACE: []})
+
+    def ratio(self, figure: str, arm: str, base: str) -> Spread:
+        """A figure of *arm* as a multiple of *base*'s, compared round by round."""
+        value = FIGURES[figure]
+        return Spread.of(value(a) / value(b) for a, b in zip(self.runs[arm], self.runs[base], strict=True))
+
+    def hit_rate(self) -> float:
+        """The part of Peace's chunks that went where they were planned."""
+        counts = [run.counts for run in self.runs[PEACE]]
+        return sum(c.hits for c in counts) / sum(c.planned + c.unplanned for c in counts)
+
+
+# --- the arms ---------------------------------------------------------------------------------------------------------
+
+
+class PlannedPlacement(StockPlacement):
+    """Planned nodes at once: what is left of Peace without turns."""
+
+    def __init__(self, schedule: Schedule, writer: str) -> None:
+        super().__init__()
+        self._schedule, self._writer = schedule, writer
+
+    def take(self) -> Turn:
+        """A turn, now."""
+        return Turn(self._tally, self._schedule.stand(self._writer, REPLICAS).nodes)
+
+
+@contextmanager
+def placements(arm: str, network: Network, site: Site) -> Iterator[list[Placement]]:
+    """How each server places its chunks in an arm."""
+    with ExitStack() as stack:
+        if arm == STOCK:
+            yield [StockPlacement() for _ in site.servers]
+        elif arm == PLANNED:
+            schedule = Schedule(network)
+            yield [PlannedPlacement(schedule, address) for address in site.addresses]
+        else:
+            secret = secrets.token_hex()
+            coordinator = stack.enter_context(Coordinator(network, secret, host=site.network.host))
+            where = (site.network.host, coordinator.port)
+            made = [PeacePlacement(where, secret, host=server.address) for server in site.servers]
+            for one in made:
+                stack.enter_context(closing(one))
+            yield list(made)
+
+
+# --- the site ---------------------------------------------------------------------------------------------------------
+
+
+class Site:
+    """The shaped network with HDFS on it, and a client on every server."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._stack = ExitStack()
+        self._setting = setting
+        self._data = secrets.token_bytes(setting.chunk_bytes)
+        self.network = ShapedNetwork({"/rack1": setting.per_rack, "/rack2": setting.per_rack})
+        self.addresses: list[str] = []
+        """The servers' transfer addresses."""
+
+    @property
+    def servers(self) -> list[Server]:
+        """The servers, in the order of their racks."""
+        return self.network.servers
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="safekeeper-peace-")))
+            stack.enter_context(self.network)
+            nodes = [Node(server.address, server.rack, server.prefix) for server in self.servers]
+            cluster = stack.enter_context(HdfsCluster(folder, nodes, name_node=Node(self.network.host)))
+            self.addresses = [node.address for node in cluster.data_nodes]
+            self._pools = [stack.enter_context(self._pool(server)) for server in self.servers]
+            self._clients = [
+                # A setting of its own gives a client its own connection to the NameNode, made where the client is:
+                # by its address the NameNode knows the writer.
+                pool.submit(Client, f"hdfs://{cluster.name_node.address}", _settings(n)).result()
+                for n, pool in enumerate(self._pools)
+            ]
+            for client in self._clients:
+                stack.callback(client.close)
+            self.network.shape(self._setting.wire_mbit, self._setting.link_mbit)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _pool(self, server: Server) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._setting.threads, initializer=server.enter)
+
+    def run(self, arm: str, checkpoints: Sequence[Checkpoint], network: Network) -> Run:
+        """Let every server write its checkpoint once."""
+        for pool in self._pools:  # every thread is in its place before the clock runs
+            list(pool.map(lambda _: time.sleep(0.01), range(self._setting.threads)))
+        with placements(arm, network, self) as places, ThreadPoolExecutor(len(checkpoints)) as submitters:
+            began = time.monotonic()
+            futures = [submitters.submit(self._write, arm, one, places[one.server], began) for one in checkpoints]
+            written = [future.result() for future in futures]
+            counts = [place.counts() for place in places]
+        self._clients[0].delete("/run")
+        total = Counts(
+            *(sum(getattr(c, name) for c in counts) for name in ("planned", "hits", "in_order", "unplanned"))
+        )
+        return Run(written, total)
+
+    def _write(self, arm: str, checkpoint: Checkpoint, placement: Placement, began: float) -> Written:
+        time.sleep(max(0.0, began + checkpoint.after - time.monotonic()))
+        submitted = time.monotonic()
+        starts: list[float] = []
+        with placement.chunks(checkpoint.chunks, REPLICAS, f"server{checkpoint.server}") as turns:
+
+            def write(chunk: int) -> None:
+                with turns.take() as turn:
+                    starts.append(time.monotonic())
+                    path = f"/run/{checkpoint.server}-{chunk}"
+                    self._write_chunk(self._clients[checkpoint.server], path, turn, no_local=arm == STOCK)
+
+            pool = self._pools[checkpoint.server]
+            futures: list[Future[None]] = [pool.submit(write, chunk) for chunk in range(checkpoint.chunks)]
+            for future in futures:
+                future.result()
+        return Written(submitted - began, min(starts) - began, time.monotonic() - began)
+
+    def _write_chunk(self, client: Client, path: str, turn: Turn, *, no_local: bool) -> None:
+        stream = client.create(
+            path,
+            replication=REPLICAS,
+            block_size=self._setting.chunk_bytes,
+            favoured=turn.favoured,
+            no_local=no_local,
+        )
+        stream.write(self._data[:_FIRST_BYTES])
+        stream.hflush()
+        turn.written_to(stream.pipeline())
+        stream.write(self._data[_FIRST_BYTES:])
+        stream.close()
+
+
+def _settings(number: int) -> dict[str, str]:
+    return {"ipc.client.connection.maxidletime": str(600_000 + number)}
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+def table_of(rounds: Rounds) -> Table:
+    """Seconds of each arm, and what they are of stock's and of planned placement's."""
+    table = Table(title=rounds.scenario.name, title_justify="left")
+    table.add_column("arm")
+    for name in FIGURES:
+        table.add_column(f"{name}, s", justify="right")
+        table.add_column("of stock", justify="right")
+        table.add_column("of planned", justify="right")
+    for arm, runs in rounds.runs.items():
+        cells = []
+        for name, value in FIGURES.items():
+            cells.append(f"{Spread.of(map(value, runs)).median:.2f}")
+            cells += ["" if base == arm else str(rounds.ratio(name, arm, base)) for base in (STOCK, PLANNED)]
+        table.add_row(arm, *cells)
+    return table
+
+
+def goals_of(rounds: Rounds) -> Iterator[Goal]:
+    """What was to be reached, and whether it was."""
+    limits = [("own start", STOCK, 0.45), ("submission", STOCK, 0.8), ("all", STOCK, 1.0)]
+    limits += [("own start", PLANNED, 0.6), ("all", PLANNED, 1.2)]
+    for name, base, most in limits:
+        ratio = rounds.ratio(name, PEACE, base)
+        text = f"{rounds.scenario.name}: Peace, {name}, at most {most} of {base}: {ratio}"
+        yield Goal(text, ratio.median <= most)
+    rate = rounds.hit_rate()
+    yield Goal(f"{rounds.scenario.name}: at least 95 % of the chunks where they were planned: {rate:.1%}", rate >= 0.95)
+
+
+def plot_of(rounds: Rounds) -> str:
+    """How many checkpoints were done at each moment, in the first round."""
+    lines = []
+    for arm, runs in rounds.runs.items():
+        ends = sorted(one.done for one in runs[0].written)
+        lines.append(Series(arm, [(0.0, 0.0), *((end, n + 1.0) for n, end in enumerate(ends))]))
+    return line_plot(rounds.scenario.name, Axis("seconds"), Axis("checkpoints done"), lines)
+
+
+def measure(site: Site, setting: Setting, scenario: Scenario, rounds: int) -> Rounds:
+    """Run all arms *rounds* times, in rotated order."""
+    topology = Topology(
+        {a: s.rack for a, s in zip(site.addresses, site.servers, strict=True)}, setting.wire, setting.link
+    )
+    result, arms = Rounds(scenario), [STOCK, PLANNED, PEACE]
+    for turn in range(rounds):
+        shift = turn % len(arms)
+        for arm in arms[shift:] + arms[:shift]:
+            result.runs[arm].append(site.run(arm, scenario.checkpoints(setting, turn), topology.network()))
+    return result
+
+
+def main() -> None:
+    """Run the experiment as the command line says."""
+    default = Setting()
+    parser = argparse.ArgumentParser(description="Peace against stock HDFS on a shaped network.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="one round of the first scenario, with small checkpoints")
+    parser.add_argument("--scenario", type=int, action="append", choices=range(1, 5), help="which of the four; all")
+    parser.add_argument("--per-rack", type=int, default=default.per_rack)
+    parser.add_argument("--wire-mbit", type=float, default=default.wire_mbit)
+    parser.add_argument("--link-mbit", type=float, default=default.link_mbit)
+    parser.add_argument("--wire", type=int, default=default.wire, help="chunks a timestep on a server's wire")
+    parser.add_argument("--chunk-bytes", type=int, default=default.chunk_bytes)
+    parser.add_argument("--chunks", type=int, default=default.chunks)
+    parser.add_argument("--threads", type=int, default=default.threads)
+    parser.add_argument("--output", type=Path, help="write a page with the plots there")
+    given = parser.parse_args()
+    setting = Setting(
+        given.per_rack,
+        given.wire_mbit,
+        given.link_mbit,
+        given.wire,
+        given.chunk_bytes,
+        2 if given.quick else given.chunks,
+        given.threads,
+    )
+    chosen = [SCENARIOS[n - 1] for n in given.scenario or ([1] if given.quick else range(1, 5))]
+    console = Console(width=150)
+    console.print(
+        f"{2 * setting.per_rack} servers on 2 racks, wires of {setting.wire_mbit:g} and a link of {setting.link_mbit:g}"
+        f" Mbit/s, {setting.chunks} chunks of {setting.chunk_bytes:,} bytes each, {setting.threads} threads a writer;"
+        f" capacities: wire {setting.wire}, link {setting.link} chunks a timestep"
+    )
+    plots = []
+    with Site(setting) as site:
+        for scenario in chosen:
+            rounds = measure(site, setting, scenario, 1 if given.quick else given.rounds)
+            console.print(table_of(rounds))
+            for goal in goals_of(rounds):
+                print(goal)
+            plots.append(figure(scenario.name, plot_of(rounds), "In the first round."))
+    if given.output is not None:
+        given.output.write_text(page("Peace on a shaped network", [legend([STOCK, PLANNED, PEACE]), figures(plots)]))
+
+
+if __name__ == "__main__":
+    main()
