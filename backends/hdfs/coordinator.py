@@ -123,7 +123,10 @@ class Coordinator:
         return self._schedule.network
 
     def status(self) -> Status:
-        """The numbers now; from any thread."""
+        """The numbers now; from any thread, while the coordinator is entered."""
+        return asyncio.run_coroutine_threadsafe(self._status(), self._loop).result()
+
+    async def _status(self) -> Status:
         s = self._schedule
         return Status(len(self._writers), s.timestep, s.waiting, len(s.running), self._expired)
 

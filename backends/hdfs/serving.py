@@ -125,16 +125,16 @@ def calibrate(url: Url, topology: Topology, rack: str, seconds: float) -> tuple[
 def writer_of(client: Client, folder: str) -> Write:
     """What loads the way to a DataNode: `calibrate.Write`."""
 
-    def write(node: str, seconds: float) -> int:
-        stream = client.create(
-            f"{folder}/{secrets.token_hex(8)}", replication=1, block_size=_BLOCK_BYTES, favoured=[node]
-        )
-        end, written = time.monotonic() + seconds, 0
-        while time.monotonic() < end:
+    def write(node: str, seconds: float) -> float:
+        path = f"{folder}/{secrets.token_hex(8)}"
+        stream = client.create(path, replication=1, block_size=_BLOCK_BYTES, favoured=[node])
+        began, written = time.monotonic(), 0
+        while time.monotonic() < began + seconds:
             stream.write(_PIECE)
             stream.hflush()
             written += len(_PIECE)
+        taken = time.monotonic() - began
         stream.close()
-        return written
+        return written / taken
 
     return write

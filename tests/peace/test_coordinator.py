@@ -113,7 +113,7 @@ def test_a_writer_that_dies_frees_its_turns_and_leaves_the_queue(start):
     turns = dying.chunks(9, 3, "group")
     assert turns.take().favoured
     with living.chunks(1, 3, "group") as others:
-        assert coordinator.status().waiting == 9
+        eventually(lambda: coordinator.status().waiting == 9)
         dying.close()
         with others.take() as turn:
             assert turn.favoured

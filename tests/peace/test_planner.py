@@ -63,14 +63,14 @@ def test_replicas_are_in_the_writers_rack_then_in_another_then_in_that_one_where
 @given(networks(), seeds, st.integers(1, 5))
 def test_what_does_not_fit_takes_nothing(network, generator, replicas):
     residual, _ = place_all(network, generator, replicas)
-    before = [residual.left(edge) for edge in range(len(network.capacities))]
     for writer in network.nodes:
+        before = [residual.left(edge) for edge in range(len(network.capacities))]
         try:
             pipeline = residual.place(writer, replicas)
-            assert pipeline is None or not pipeline.edges
         except NoPlan:
-            continue
-    assert [residual.left(edge) for edge in range(len(network.capacities))] == before
+            pipeline = None
+        if pipeline is None:  # another draw may well find room that the one before did not
+            assert [residual.left(edge) for edge in range(len(network.capacities))] == before
 
 
 @given(networks(), seeds, st.integers(1, 4))
