@@ -72,7 +72,7 @@ class LogBackend(Backend):
             return Receipt(self.survives)
         try:
             log = self._log or self._shared(create=True)
-            return Receipt(self.survives, log.write(batch))
+            return log.write(batch)
         except OSError as error:
             raise unavailable(self._root, error) from error
 
@@ -132,7 +132,7 @@ class LogBackend(Backend):
             if self._log is None:
                 if create:
                     self._files.make_folder(self._root)
-                self._log = share(self._root, self._options, self._files)
+                self._log = share(self._root, self._options, self._files, self.survives)
             return self._log
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from threading import Event, Lock
 
-from safekeeper.backend import Batch, Compaction, Stats
+from safekeeper.backend import Batch, Compaction, Receipt, Stats, Survives
 from safekeeper.backends.log.appender import Appender
 from safekeeper.backends.log.background import Background
 from safekeeper.backends.log.compaction import MANY_SMALL
@@ -20,17 +20,18 @@ from safekeeper.errors import BadUrl, SafekeeperError
 class _Writing:
     """What a log has from its first write on."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, survives: Survives) -> None:
         self.appender = Appender.claim(store)
-        self.writer = Writer(self.appender)
+        self.writer = Writer(self.appender, survives)
         self.background = Background(store, self.writer, self.appender)
 
 
 class Log:
     """A root in this process: its store, and its writer from the first write on."""
 
-    def __init__(self, root: Path, options: LogOptions, files: Files) -> None:
+    def __init__(self, root: Path, options: LogOptions, files: Files, survives: Survives) -> None:
         self.options = options
+        self._survives = survives
         self.store = Store(root, options, files)
         self.handles = 0
         """How many share it; below 0 while it is being closed."""
@@ -38,13 +39,13 @@ class Log:
         self._claiming = Lock()
         self._writing: _Writing | None = None
 
-    def write(self, batch: Batch) -> float:
-        """Append a batch; how many seconds its sync took."""
+    def write(self, batch: Batch) -> Receipt:
+        """Append a batch."""
         writing = self._writing or self._claim()
-        seconds = writing.writer.write(batch)
+        receipt = writing.writer.write(batch)
         if writing.background.due():
             writing.background.keep_up()
-        return seconds
+        return receipt
 
     def compact(self) -> Compaction:
         """Drop and rewrite whatever has a dead record."""
@@ -61,7 +62,7 @@ class Log:
     def _claim(self) -> _Writing:
         with self._claiming:
             if self._writing is None:
-                writing = _Writing(self.store)
+                writing = _Writing(self.store, self._survives)
                 if self.store.small_segments() >= MANY_SMALL:
                     # Now, not in the background: writers that are killed early would leave one more each time.
                     writing.background.run_pass(everything=False)
@@ -96,7 +97,7 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def share(root: Path, options: LogOptions, files: Files) -> Log:
+def share(root: Path, options: LogOptions, files: Files, survives: Survives) -> Log:
     """The log of a folder that exists, for one more handle. Handles with different options cannot share one."""
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -106,7 +107,7 @@ def share(root: Path, options: LogOptions, files: Files) -> Log:
     key = (stat.st_dev, stat.st_ino)
     while True:
         with _lock:
-            log = _logs.setdefault(key, Log(root, options, files))
+            log = _logs.setdefault(key, Log(root, options, files, survives))
             if log.handles >= 0:
                 if log.options != options:
                     raise BadUrl(f"{root} is open in this process with other options: {log.options}")
