@@ -14,8 +14,11 @@ final class Commits {
   private final Agent agent;
   private final String group;
 
-  /** What a commit cost: the bytes sent, and the microseconds that the agent and the store took. */
-  record Cost(long bytes, long agentMicros, long storeMicros) {}
+  /**
+   * What a commit cost: the bytes sent, and the microseconds that the agent and the store took; and the files that were
+   * planned for certain servers and that went there, as {@link AgentConnection.Done} tells.
+   */
+  record Cost(long bytes, long agentMicros, long storeMicros, long planned, long hits) {}
 
   /** Receives the records of commits in order, block by block. */
   interface Reader extends Frame.Sink {
@@ -46,14 +49,19 @@ final class Commits {
     long started = System.nanoTime();
     long bytes = 0;
     long store = 0;
+    long planned = 0;
+    long hits = 0;
     int head = values.size() - 1;
     for (int i = 0; i <= head; i++) {
       byte[] name = i < head ? key.part(i) : key.bytes();
       byte[] value = values.get(i);
-      store += agent.ask(connection -> connection.put(group, name, value)).storeMicros();
+      AgentConnection.Done done = agent.ask(connection -> connection.put(group, name, value));
+      store += done.storeMicros();
+      planned += done.planned();
+      hits += done.hits();
       bytes += value.length;
     }
-    return new Cost(bytes, (System.nanoTime() - started) / 1000 - store, store);
+    return new Cost(bytes, (System.nanoTime() - started) / 1000 - store, store, planned, hits);
   }
 
   /** Read commits, in this order. One that is not there is a {@link MissingCommit}. */

@@ -31,7 +31,9 @@ final class LoadedState {
       long appended,
       long cleaned,
       long shipped,
-      long agentRestarts) {}
+      long agentRestarts,
+      long planned,
+      long hits) {}
 
   LoadedState(Commits commits, Settings settings, Supplier<StateLog> newLog) {
     this.commits = commits;
@@ -154,6 +156,8 @@ final class LoadedState {
         appended,
         cleaned,
         cost.bytes(),
-        commits.takeAgentRestarts());
+        commits.takeAgentRestarts(),
+        cost.planned(),
+        cost.hits());
   }
 }
