@@ -69,6 +69,15 @@ class _Open:
 
 
 @dataclass(frozen=True, slots=True)
+class _Running:
+    """A grant that is not done."""
+
+    writer: _Writer
+    ends: float
+    """When its lease is over."""
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """What the coordinator does at the moment."""
 
@@ -106,8 +115,8 @@ class Coordinator:
         self._schedule = Schedule(network, generator, done_fraction=done_fraction)
         self._open: dict[int, _Open] = {}
         """The requests of which chunks are not granted, by the schedule's number."""
-        self._expiry: dict[int, float] = {}
-        """When the lease of each running grant ends; in the order of granting, which is that of ending."""
+        self._running: dict[int, _Running] = {}
+        """The grants that are not done, by number; in the order of granting, which is that of their leases' ends."""
         self._expired = 0
         self._writers: set[_Writer] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -139,9 +148,9 @@ class Coordinator:
 
     def close(self) -> None:
         """Hang up on everybody. Writers that wait go on without us at once. Closing twice is not an error."""
-        if self._thread.is_alive():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: somebody else was quicker
             self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join()
+        self._thread.join()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -228,15 +237,17 @@ class Coordinator:
             case Kind.STAND:
                 self._stand(writer, request, Ask.decode(body))
             case Kind.DONE:
-                grant = self._schedule.running.get(body.u32())
+                number = body.u32()
                 body.end()
-                if grant is not None and grant.request == writer.requests.get(request):
-                    self._done(grant.number)
+                running = self._running.get(number)
+                if running is not None and running.writer is writer:
+                    self._done(number)
                     self._start()
             case Kind.WITHDRAW:
                 body.end()
-                self._withdraw(writer.requests.pop(request, None))
-                self._start()
+                if request in writer.requests:
+                    self._withdraw(writer.requests.pop(request))
+                    self._start()
             case _:
                 raise BadFrame(f"a writer does not send {kind.name}")
 
@@ -289,7 +300,7 @@ class Coordinator:
 
     def _grant(self, grant: Grant) -> None:
         request = self._open[grant.request]
-        self._expiry[grant.number] = time.monotonic() + self._lease
+        self._running[grant.number] = _Running(request.writer, time.monotonic() + self._lease)
         told = Granted(grant.number, grant.timestep, round(self._lease * 1000), grant.pipeline.nodes)
         request.writer.send(Kind.GRANT, request.number, told.encode())
         request.left -= 1
@@ -298,24 +309,21 @@ class Coordinator:
 
     def _done(self, number: int) -> None:
         self._schedule.done(number)
-        self._expiry.pop(number, None)
+        del self._running[number]
 
-    def _withdraw(self, number: int | None) -> None:
-        if number is None:
-            return
-        for grant in [g for g in self._schedule.running.values() if g.request == number]:
-            self._expiry.pop(grant.number, None)
+    def _withdraw(self, number: int) -> None:
         self._schedule.withdraw(number)
         self._open.pop(number, None)
 
     def _forget(self, writer: _Writer) -> None:
         for number in writer.requests.values():
             self._withdraw(number)
-        if writer.requests:
-            self._start()
+        for number in [number for number, running in self._running.items() if running.writer is writer]:
+            self._done(number)
+        self._start()
 
     def _expire(self, now: float) -> None:
-        over = list(itertools.takewhile(lambda number: self._expiry[number] <= now, self._expiry))
+        over = list(itertools.takewhile(lambda number: self._running[number].ends <= now, self._running))
         for number in over:
             self._done(number)
         self._expired += len(over)

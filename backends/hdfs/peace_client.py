@@ -11,7 +11,7 @@ import logging
 import socket
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from contextlib import closing, suppress
 from types import TracebackType
 from typing import Self
@@ -95,60 +95,49 @@ class PeacePlacement:
 
 
 class PeaceTurns:
-    """The turns of one request: `Turns`, and what the connection tells about it."""
+    """The turns of one request: `Turns`.
+
+    A turn may be used for any chunk with as many replicas, so all requests of a connection share what is granted: a
+    thread that waits for one request's turn could otherwise keep the threads away that another's turns wait for.
+    """
 
     def __init__(self, connection: _Connection | None, kind: Kind, ask: Ask, tally: Tally, wait_seconds: float) -> None:
+        self.replicas = ask.replicas
+        self.refused = connection is None
+        """Whether no more turns will come."""
+        self.ended = False
+        self.untaken = ask.chunks
+        """How many turns are still to be taken."""
+        self.ungranted = ask.chunks
+        """How many the coordinator has still to grant, to whomever they go."""
+        self.placed: tuple[str, ...] = ()
+        """The answer to a STAND."""
         self._connection = connection
         self._tally = tally
         self._wait_seconds = wait_seconds
-        self._changed = threading.Condition()
-        self._granted: deque[Granted] = deque()
-        self._refused = connection is None
-        self._patience = ANSWER_SECONDS
-        self._silent_until = time.monotonic() + self._patience
         self._number = connection.begin(self, kind, ask.encode()) if connection is not None else 0
 
     def take(self) -> Turn:
         """Wait for the next turn. HDFS decides where the coordinator refuses, is gone, silent or does not get to it."""
+        connection = self._connection
+        if connection is None:
+            return Turn(self._tally)
         give_up = time.monotonic() + self._wait_seconds
-        with self._changed:
-            while not self._granted and not self._refused:
-                left = min(give_up, self._silent_until) - time.monotonic()
-                if left <= 0:
-                    self._lose_patience(give_up)
-                    break
-                self._changed.wait(left)
-            if self._granted and self._connection is not None:
-                return PeaceTurn(self._tally, self._granted.popleft(), self._connection, self._number)
-        return Turn(self._tally)
-
-    def _lose_patience(self, give_up: float) -> None:
-        self._refused = True
-        self._changed.notify_all()
-        if self._connection is not None and time.monotonic() < give_up:
-            self._connection.hang_up("it was silent for longer than it promised")
-
-    # What the connection's thread tells.
-
-    def grant(self, granted: Granted) -> None:
-        """A chunk may be written."""
-        with self._changed:
-            self._granted.append(granted)
-            self._silent_until = time.monotonic() + self._patience
-            self._changed.notify_all()
-
-    def wait_on(self, seconds: float) -> None:
-        """The coordinator is alive and will say something within *seconds*."""
-        with self._changed:
-            self._patience = seconds
-            self._silent_until = time.monotonic() + seconds
-            self._changed.notify_all()
-
-    def refuse(self) -> None:
-        """No more turns will come."""
-        with self._changed:
-            self._refused = True
-            self._changed.notify_all()
+        with connection.changed:
+            granted = connection.granted[self.replicas]
+            while not self.refused and not self.placed:
+                if granted:
+                    self.untaken -= 1
+                    return PeaceTurn(self._tally, granted.popleft(), connection)
+                left = min(give_up, connection.silent_until) - time.monotonic()
+                if left > 0:
+                    connection.changed.wait(left)
+                else:
+                    self.refused = True
+            was_silent = connection.silent_until <= time.monotonic() and not self.placed
+        if was_silent:
+            connection.hang_up("it was silent for longer than it promised")
+        return Turn(self._tally, self.placed)
 
     def __enter__(self) -> Self:
         return self
@@ -163,13 +152,12 @@ class PeaceTurns:
 class PeaceTurn(Turn):
     """A turn that the coordinator wants to hear the end of."""
 
-    def __init__(self, tally: Tally, granted: Granted, connection: _Connection, request: int) -> None:
+    def __init__(self, tally: Tally, granted: Granted, connection: _Connection) -> None:
         super().__init__(tally, granted.nodes)
-        self._granted, self._connection, self._request = granted, connection, request
+        self._granted, self._connection = granted, connection
 
     def done(self) -> None:
-        if self._granted.number:
-            self._connection.send(Kind.DONE, self._request, wire.number(self._granted.number))
+        self._connection.give_back(self._granted)
 
 
 class _Connection:
@@ -188,7 +176,14 @@ class _Connection:
             self._socket.close()
             raise
         self._sending, self._receiving = handshake.seal(Role.WRITER), handshake.seal(Role.COORDINATOR)
-        self._lock = threading.Lock()
+        self.changed = threading.Condition()
+        """Held to look at what follows and at the turns, notified when they change."""
+        self.granted: defaultdict[int, deque[Granted]] = defaultdict(deque)
+        """What may be written and nobody has taken yet, by the number of replicas."""
+        self.silent_until = 0.0
+        """Until when the coordinator may say nothing while something is asked of it."""
+        self._patience = ANSWER_SECONDS
+        self._sender = threading.Lock()
         self._requests: dict[int, PeaceTurns] = {}
         self._numbers = 0
         self._socket.settimeout(None)
@@ -196,44 +191,56 @@ class _Connection:
 
     def begin(self, turns: PeaceTurns, kind: Kind, body: bytes) -> int:
         """Send a request; *turns* hears what is said about it. Its number."""
-        with self._lock:
+        with self.changed:
             self._numbers += 1
             number = self._numbers
             self._requests[number] = turns
+            turns.refused = self.gone is not None
+            self.silent_until = time.monotonic() + max(self._patience, ANSWER_SECONDS)
         self.send(kind, number, body)
-        if self.gone is not None:
-            turns.refuse()
         return number
 
     def end(self, number: int) -> None:
-        """Give back what is left of a request."""
-        with self._lock:
-            self._requests.pop(number, None)
-        self.send(Kind.WITHDRAW, number)
+        """Nothing more is wanted for a request, nor of it, unless others wait for turns that it has used."""
+        with self.changed:
+            turns = self._requests[number]
+            turns.ended = True
+            alike = {n: other for n, other in self._requests.items() if other.replicas == turns.replicas}
+            if all(other.ended for other in alike.values()):
+                over, unused = list(alike), list(self.granted.pop(turns.replicas, ()))
+            else:
+                over, unused = [] if turns.ungranted and not turns.untaken else [number], []
+            for one in over:
+                del self._requests[one]
+        for one in over:
+            self.send(Kind.WITHDRAW, one)
+        for granted in unused:
+            self.give_back(granted)
+
+    def give_back(self, granted: Granted) -> None:
+        """What was granted is written, or will not be."""
+        self.send(Kind.DONE, 0, wire.number(granted.number))
 
     def send(self, kind: Kind, request: int, body: bytes = b"") -> None:
         """Send a frame. That the coordinator is gone is not an error."""
-        with self._lock:
-            if self.gone is not None:
-                return
-            try:
-                self._socket.sendall(self._sending.encode(kind, request, body))
-                return
-            except OSError as error:
-                reason = str(error)
-        self.hang_up(reason)
+        try:
+            with self._sender:
+                if self.gone is None:
+                    self._socket.sendall(self._sending.encode(kind, request, body))
+        except OSError as error:
+            self.hang_up(str(error))
 
     def hang_up(self, reason: str, level: int = logging.WARNING) -> None:
         """Use this connection no more; whoever waits for it waits no more."""
-        with self._lock:
+        with self.changed:
             if self.gone is None:
                 self.gone = reason
                 log.log(level, "the coordinator of Peace is gone, HDFS decides: %s", reason)
-            waiting = list(self._requests.values())
+            for turns in self._requests.values():
+                turns.refused = True
+            self.changed.notify_all()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        for turns in waiting:
-            turns.refuse()
 
     def _read(self) -> None:
         reason = "it hung up"
@@ -252,20 +259,34 @@ class _Connection:
         kind, request, length = wire.decode_head(head)
         body, tag = self._receive(length), self._receive(wire.TAG_BYTES)
         self._receiving.check(head, body, tag)
-        with self._lock:
-            turns = self._requests.get(request)
-        if turns is None:
-            return  # it has ended meanwhile, and what was granted is given back with it
+        with self.changed:
+            unused = self._told(kind, self._requests.get(request), Body(body))
+            self.changed.notify_all()
+        if unused is not None:
+            self.give_back(unused)
+
+    def _told(self, kind: Kind, turns: PeaceTurns | None, body: Body) -> Granted | None:
+        """Take in what the coordinator says of a request; what is granted to one that is over, to be given back."""
+        if kind is Kind.WAIT:
+            self._patience = body.u32() / 1000
+        self.silent_until = time.monotonic() + self._patience
         match kind:
-            case Kind.GRANT | Kind.PLACE:
-                turns.grant(Granted.decode(Body(body)))
-            case Kind.WAIT:
-                turns.wait_on(Body(body).u32() / 1000)
-            case Kind.REFUSE:
-                log.info("the coordinator of Peace has no plan, HDFS decides: %s", Body(body).text())
-                turns.refuse()
+            case Kind.GRANT:
+                granted = Granted.decode(body)
+                if turns is None:
+                    return granted
+                turns.ungranted -= 1
+                self.granted[turns.replicas].append(granted)
+            case Kind.PLACE if turns is not None:
+                turns.placed = Granted.decode(body).nodes
+            case Kind.REFUSE if turns is not None:
+                log.info("the coordinator of Peace has no plan, HDFS decides: %s", body.text())
+                turns.refused = True
+            case Kind.PLACE | Kind.REFUSE | Kind.WAIT:
+                pass
             case _:
                 raise BadFrame(f"a coordinator does not send {kind.name}")
+        return None
 
     def _receive(self, size: int) -> bytes:
         data = b""

@@ -11,8 +11,8 @@ done keeps its capacity in the next one. What did not fit is tried first in the 
 was asked for; what comes meanwhile gets what is left of the current one.
 
 **Order.** First come, first served, and a writer's later request never overtakes an earlier one of its own, so that the
-chunks of one checkpoint stay together. Requests with the same checkpoint's name take the place of the first of them,
-also when the last of them waited no longer ago than in the timestep before.
+chunks of one checkpoint stay together. Among the writers, a request with the name of a checkpoint has the place of the
+first one with that name, also when the last of them waited no longer ago than in the timestep before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import heapq
 import math
 import random
 from collections import deque
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -146,11 +145,7 @@ class Schedule:
         self._residual.check(request.writer, request.replicas)
         self._numbers += 1
         waiting = _Waiting(self._place(request, self._numbers), self._numbers, request, request.chunks)
-        queue = self._queues.setdefault(request.writer, deque())
-        if queue and queue[-1].place > waiting.place:
-            queue = self._queues[request.writer] = deque(sorted([*queue, waiting], key=lambda one: one.place))
-        else:
-            queue.append(waiting)
+        self._queues.setdefault(request.writer, deque()).append(waiting)
         return waiting.number
 
     def start(self) -> list[Grant]:
@@ -172,11 +167,13 @@ class Schedule:
             self._finished += 1
 
     def withdraw(self, request: int) -> None:
-        """What is left of a request is not wanted any more, and its grants are given back."""
+        """What is left of a request is not wanted any more. What was granted of it is not affected."""
         for writer, queue in list(self._queues.items()):
-            self._keep(writer, (one for one in queue if one.number != request))
-        for grant in [grant for grant in self.running.values() if grant.request == request]:
-            self.done(grant.number)
+            kept = deque(one for one in queue if one.number != request)
+            if kept:
+                self._queues[writer] = kept
+            else:
+                del self._queues[writer]
 
     def stand(self, writer: str, replicas: int) -> Pipeline:
         """A pipeline for something that stays open and is written a little at a time: it takes no turn.
@@ -246,8 +243,3 @@ class Schedule:
             self.running[grant.number] = grant
             grants.append(grant)
         return True
-
-    def _keep(self, writer: str, kept: Iterable[_Waiting]) -> None:
-        self._queues[writer] = deque(kept)
-        if not self._queues[writer]:
-            del self._queues[writer]

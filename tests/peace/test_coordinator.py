@@ -107,6 +107,23 @@ def test_several_threads_share_the_turns_of_one_request(start):
             assert all(pool.map(write, range(8)))
 
 
+def test_a_thread_that_waits_for_one_requests_turn_does_not_keep_anothers_from_being_used(start):
+    coordinator = start.coordinator(network(wire=1))
+    writer = start.writer(coordinator)
+    with writer.chunks(3, 3, "first") as first, writer.chunks(3, 3, "second") as second:
+        for turns in (second, second, second, first, first, first):  # the contrary of the order of asking
+            with turns.take() as turn:
+                assert turn.favoured
+    with writer.chunks(3, 3, "first") as first:
+        with writer.chunks(3, 3, "second") as second:
+            for _ in range(3):
+                second.take().done()
+        for _ in range(3):  # also when the one that used its turns has ended
+            with first.take() as turn:
+                assert turn.favoured
+    eventually(lambda: coordinator.status().waiting == coordinator.status().running == 0)
+
+
 def test_a_writer_that_dies_frees_its_turns_and_leaves_the_queue(start):
     coordinator = start.coordinator(network(wire=1))
     dying, living = start.writer(coordinator), start.writer(coordinator)
