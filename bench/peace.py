@@ -45,7 +45,6 @@ from safekeeper.dev.hdfs import HdfsCluster, Node
 
 REPLICAS = 3
 STOCK, PLANNED, PEACE = "stock", "planned", "Peace"
-_FIRST_BYTES = 64 << 10  # what is flushed before a pipeline can be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +56,10 @@ class Setting:
     link_mbit: float = 40.0
     wire: int = 2
     """Chunks a timestep on a server's wire."""
-    chunk_bytes: int = 1 << 20
+    chunk_bytes: int = 2 << 20
     chunks: int = 8
     """Of each checkpoint; where sizes differ, on average."""
-    threads: int = 2
+    threads: int = 4
     """With which every writer writes, in all arms."""
 
     @property
@@ -283,10 +282,9 @@ class Site:
             favoured=turn.favoured,
             no_local=no_local,
         )
-        stream.write(self._data[:_FIRST_BYTES])
+        stream.write(self._data)
         stream.hflush()
         turn.written_to(stream.pipeline())
-        stream.write(self._data[_FIRST_BYTES:])
         stream.close()
 
 

@@ -154,10 +154,13 @@ class PeaceTurn(Turn):
 
     def __init__(self, tally: Tally, granted: Granted, connection: _Connection) -> None:
         super().__init__(tally, granted.nodes)
-        self._granted, self._connection = granted, connection
+        self._granted: Granted | None = granted
+        self._connection = connection
 
     def done(self) -> None:
-        self._connection.give_back(self._granted)
+        granted, self._granted = self._granted, None
+        if granted is not None:
+            self._connection.give_back(granted)
 
 
 class _Connection:

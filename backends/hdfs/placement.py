@@ -81,11 +81,15 @@ class Turn:
         self._tally = tally
 
     def written_to(self, pipeline: Sequence[str]) -> None:
-        """Tell where the file really went, as read from the open stream."""
+        """Tell where the file really went, as read from the open stream; of a chunk, when all of it is there.
+
+        A chunk is done with the network then: completing the file keeps nobody else from writing.
+        """
         self._tally.add(self.favoured, pipeline)
+        self.done()
 
     def done(self) -> None:
-        """The file is written, or will not be. Called once, on leaving."""
+        """The file needs the network no more. Called on leaving, too."""
 
     def __enter__(self) -> Self:
         return self
