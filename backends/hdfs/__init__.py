@@ -1,1 +1,14 @@
-"""`hdfs:` keeps checkpoints in HDFS."""
+"""`hdfs:` keeps checkpoints in HDFS, through the client that PySpark ships.
+
+    hdfs://namenode:8020/folder[?option=value]
+
+The host may be a name service that the settings in `$HADOOP_CONF_DIR` define, or be left away (`hdfs:///folder`) for
+the one that they name as the default. The options are the fields of `HdfsOptions`. What a write survives is in
+`docs/durability.md`, the layout in `layout.py`; the code reads well in this order: `layout`, `index`, `store`
+(reading), `chunks`, `writer`, `compaction`, `backend`. Only `client.py` knows of Java.
+"""
+
+from safekeeper.backends.hdfs.backend import HdfsBackend
+from safekeeper.backends.hdfs.options import HdfsOptions
+
+__all__ = ["HdfsBackend", "HdfsOptions"]

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import jpype
 
-from safekeeper.backends.hdfs.trouble import Missing, explain
+from safekeeper.backends.hdfs.trouble import explain
 from safekeeper.errors import BadUrl, Closed, Unavailable
 
 _JARS: Final = ("hadoop-client-api-", "hadoop-client-runtime-", "slf4j-api-")
@@ -115,15 +115,21 @@ class OutputStream:
         self._stream = stream
         self._channel: Any = None
 
-    def write(self, data: bytes) -> None:
-        """Append *data*; it need not have reached anybody when this returns."""
+    @property
+    def file_id(self) -> int:
+        """The id that the NameNode has given it."""
+        return int(self._stream.getWrappedStream().getFileId())
+
+    def write(self, data: bytes, start: int = 0, end: int | None = None) -> None:
+        """Append *data*, or a part of it; it need not have reached anybody when this returns."""
+        size = (len(data) if end is None else min(end, len(data))) - start
         with _explained(self.path):
-            if len(data) < _DIRECT_FROM:
-                self._stream.write(data)
+            if size < _DIRECT_FROM:
+                self._stream.write(data[start : start + size])
                 return
             if self._channel is None:
                 self._channel = jpype.JClass("java.nio.channels.Channels").newChannel(self._stream)
-            self._channel.write(jpype.nio.convertToDirectBuffer(_memory_of(data)))
+            self._channel.write(jpype.nio.convertToDirectBuffer(_memory_of(data, start, size)))
 
     def hflush(self) -> None:
         """Return when all that was written is in the memory of every DataNode of the pipeline, and visible."""
@@ -182,7 +188,7 @@ class InputStream:
         if size:
             with _explained(self.path):
                 # Nobody else has seen these bytes yet: filling them saves a copy of everything that is read.
-                self._stream.readFully(jpype.JLong(offset), jpype.nio.convertToDirectBuffer(_memory_of(data)))
+                self._stream.readFully(jpype.JLong(offset), jpype.nio.convertToDirectBuffer(_memory_of(data, 0, size)))
         return data
 
     def close(self) -> None:
@@ -197,10 +203,13 @@ class InputStream:
 class Client:
     """A connection to one HDFS. Paths are absolute. Everything raises `Unavailable` with one line that says why."""
 
-    def __init__(self, uri: str, settings: Mapping[str, str]) -> None:
-        """Connect to *uri*, `hdfs://host:port` or `hdfs://nameservice`, with *settings* on top of the cluster's."""
+    def __init__(self, uri: str, settings: Mapping[str, str], user: str | None = None) -> None:
+        """Connect to *uri*, `hdfs://host:port` or `hdfs://nameservice`, with *settings* on top of the cluster's.
+
+        A *user* is who to be on a cluster that believes what it is told; else it is whoever runs this, or has a ticket.
+        """
         start_jvm()
-        self.uri = uri
+        self.uri = uri.rstrip("/")
         self._path = jpype.JClass("org.apache.hadoop.fs.Path")
         self._no_name = jpype.JArray(jpype.JByte)(0)
         with _explained(uri):
@@ -208,7 +217,9 @@ class Client:
             for name, value in settings.items():
                 conf.set(name, value)
             self._conf = conf
-            self._fs = jpype.JClass("org.apache.hadoop.fs.FileSystem").newInstance(jpype.java.net.URI(uri), conf)
+            where = jpype.java.net.URI(uri)
+            whose = () if user is None else (user,)
+            self._fs = jpype.JClass("org.apache.hadoop.fs.FileSystem").newInstance(where, conf, *whose)
             self._dfs = self._fs.getClient()
 
     def close(self) -> None:
@@ -253,10 +264,9 @@ class Client:
             self._fs.mkdirs(self._path(path))
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, at once. Raise `Missing` if it is not there."""
+        """Give a file another name, at once. Raise `Missing` if it is not there, `Exists` if the new one is."""
         with _explained(self.uri + old):
-            if not self._fs.rename(self._path(old), self._path(new)):
-                raise Missing(f"{self.uri}{old}: is not there to be renamed, or {new} is")
+            self._dfs.rename(old, new, jpype.JArray(jpype.JClass("org.apache.hadoop.fs.Options$Rename"))(0))
 
     def delete(self, path: str) -> None:
         """Remove a file or a folder with all in it. That there is none is not an error."""
@@ -298,6 +308,16 @@ class Client:
         with _explained(self.uri + path):
             return bool(self._fs.isFileClosed(self._path(path)))
 
+    def nudge(self, path: str) -> None:
+        """Have a file completed whose writer has been silent for a minute; one that is alive does not notice."""
+        try:
+            # Creating a file that exists makes the NameNode look whether its writer is still there.
+            out = self.create(path, replication=1, block_size=1 << 20)
+        except Unavailable:
+            return
+        out.abandon()  # it had just been removed
+        self.delete(path)
+
     def recover_lease(self, path: str) -> bool:
         """Take a file from whoever writes it and have it completed; True if it already is, else that takes a moment."""
         with _explained(self.uri + path):
@@ -314,7 +334,7 @@ class Client:
         """Whether the URI names a service of several NameNodes rather than one host."""
         with _explained(self.uri):
             utils = jpype.JClass("org.apache.hadoop.hdfs.HAUtilClient")
-            return bool(utils.isLogicalUri(self._conf, jpype.java.net.URI(self.uri)))
+            return bool(utils.isLogicalUri(self._conf, self._fs.getUri()))
 
     def data_nodes(self) -> list[DataNodeInfo]:
         """The DataNodes that are alive."""
@@ -366,7 +386,8 @@ _view.restype = ctypes.py_object
 _view.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
 
 
-def _memory_of(data: bytes) -> memoryview:
-    """The memory of *data* as a writable buffer: Java takes no other. Keep *data* as long as it is used."""
-    view: memoryview = _view(ctypes.cast(data, ctypes.c_void_p), len(data), _PYBUF_WRITE)
+def _memory_of(data: bytes, start: int, size: int) -> memoryview:
+    """A part of the memory of *data* as a writable buffer: Java takes no other. Keep *data* as long as it is used."""
+    address = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
+    view: memoryview = _view(address + start, size, _PYBUF_WRITE)
     return view

@@ -129,14 +129,17 @@ assert client.listing("/") is not None
 @pytest.mark.parametrize(
     ("environment", "line"),
     (
-        ({"JAVA_HOME": "/nowhere", "PATH": "/nowhere"}, "hdfs: needs Java 17: install it, or set JAVA_HOME"),
+        ({"HIDE": "java"}, "hdfs: needs Java 17: install it, or set JAVA_HOME"),
         ({"HIDE": "pyspark"}, "hdfs: needs the jars of pyspark: pip install 'safekeeper[hdfs]'"),
     ),
     ids=("no Java", "no jars"),
 )
 def test_what_is_missing_is_one_clear_line(environment, line):
     code = """
-import importlib.util, os
+import glob, importlib.util, os
+import jpype._jvmfinder
+if os.environ["HIDE"] == "java":
+    jpype._jvmfinder.LinuxJVMFinder._locations = ()
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == os.environ.get("HIDE") else find(name, *rest)
 from safekeeper.backends.hdfs.client import Client

@@ -1,0 +1,376 @@
+"""Writing: the writes of many threads become few blocks in one open segment.
+
+Whoever finds nobody writing leads: takes all that is queued, appends it as blocks and syncs once, for all of them.
+
+A sync that fails ends its segment: what was on its way may still appear in it, with the sequence that it had. So
+nothing is appended behind it; the write is tried once more in a new segment, with a higher sequence, and from then on
+reading the old segment is like reading anybody's.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from threading import Condition, Lock
+from typing import Final
+
+from safekeeper.backend import Batch
+from safekeeper.backends.hdfs.chunks import R, T, remove_chunks, write_chunks
+from safekeeper.backends.hdfs.client import Client, OutputStream
+from safekeeper.backends.hdfs.layout import (
+    HEADS,
+    Entry,
+    Found,
+    Head,
+    Piece,
+    encode_footer,
+    encode_pieces,
+)
+from safekeeper.backends.hdfs.placement import Placement, Turn
+from safekeeper.backends.hdfs.store import Segment, Store
+from safekeeper.backends.log.format import RECORDS, check_value, encode_segment_head
+from safekeeper.backends.server_clock import Clock, Reading, now
+from safekeeper.errors import Closed, SafekeeperError, Unavailable
+
+_MOST_BYTES: Final = 16 << 20  # of batches in one sync; a larger batch goes alone
+
+
+class _Ticket:
+    """One caller's batch on its way."""
+
+    __slots__ = ("done", "error", "heads", "nbytes", "records", "seconds", "sequence")
+
+    def __init__(self, records: list[Piece], heads: list[Piece]) -> None:
+        self.records, self.heads = records, heads
+        self.nbytes = sum(len(piece.key) + len(piece.value or b"") for piece in records)
+        self.done = False
+        self.error: BaseException | None = None
+        self.seconds = 0.0
+        self.sequence = 0
+
+
+class OpenSegment:
+    """The segment that is being written. Used by one thread at a time."""
+
+    def __init__(self, store: Store, writer: int, number: int, turn: Turn, needed: int) -> None:
+        self._turn = turn
+        self._needed = needed
+        self._sync_to_disk = store.options.sync == "hsync"
+        self._writer = writer
+        self._nonce = secrets.randbits(64)
+        path = store.path("segments", f"{writer:08x}-{number:06d}")
+        self._out: OutputStream = store.client.create(
+            path,
+            replication=store.replication,
+            block_size=store.options.segment,
+            favoured=turn.favoured,
+        )
+        self.segment = Segment(store.client, path, self._out.file_id)
+        self._head = encode_segment_head(number, self._nonce)  # goes with the first block
+        self.end = len(self._head)
+        self._newest: dict[tuple[str, bytes], Found] = {}
+        self._replicas = 0
+        self._synced = 0
+
+    def append(self, records: list[Piece], heads: list[Piece], sequence: int) -> tuple[list[Found], float]:
+        """Append what was written at one moment; what the index is to learn, and how many seconds the sync took."""
+        parts, found = [self._head], []
+        end = self.end
+        for pieces, kind in ((records, RECORDS), (heads, HEADS)):
+            if pieces:
+                block, placed = encode_pieces(
+                    pieces, kind, self._nonce, end, self.segment.file_id, sequence, self._writer, self._synced
+                )
+                parts += block
+                found += placed
+                end += sum(map(len, block))
+        self._out.write(b"".join(parts))
+        seconds = self._sync()
+        self._head = b""
+        self.end, self._synced = end, sequence
+        self._newest.update(((each.group, each.key), each) for each in found)
+        self.segment.records += len(found)
+        self.segment.lowest = self.segment.lowest or sequence
+        return found, seconds
+
+    def _sync(self) -> float:
+        started = time.perf_counter()
+        self._out.hsync() if self._sync_to_disk else self._out.hflush()
+        seconds = time.perf_counter() - started
+        replicas = self._out.replicas()
+        if replicas < self._needed:
+            raise Unavailable(f"{self._out.path}: only {replicas} DataNode has it: start another one")
+        if not self._replicas:
+            self._turn.written_to(self._out.pipeline())
+        self._replicas = max(self._replicas, replicas)
+        return seconds
+
+    @property
+    def thinned_out(self) -> bool:
+        """Whether fewer DataNodes have what is written now than what was written first."""
+        return self._out.replicas() < self._replicas
+
+    def seal(self) -> None:
+        """Complete the file with its contents, so that nobody has to read all of it."""
+        try:
+            found, count = list(self._newest.values()), self.segment.records
+            footer = encode_footer(found, count, self._nonce, self.end, self._synced, self._writer)
+            self._out.write(self._head + footer)
+            # Before closing: a file that is complete for the NameNode but not on a disk is lost whole in a power cut.
+            self._sync()
+            self._out.close()
+            self.segment.complete, self.segment.size = True, self.end + len(footer)
+        finally:
+            self._turn.done()
+
+    def abandon(self) -> None:
+        """Write no more to it. What was acknowledged stays."""
+        self._out.abandon()
+        self._turn.done()
+
+
+class Writer:
+    """The writer of one store in this process, from its first write on."""
+
+    def __init__(self, store: Store, placement: Placement, needed: int, sealed: Callable[[], object]) -> None:
+        """*needed* is how many DataNodes must have a write for what is declared of it; *sealed* is told of segments."""
+        self._store = store
+        self._placement = placement
+        self._needed = needed
+        self._sealed = sealed
+        self.id = secrets.randbits(32)
+        """The number that stands for this writer in names and records."""
+        self.clock = Clock(self._read_clock, eager=False)
+        self._clock_known = False
+        self._number = 0
+        self._changed = Condition()
+        self._queue: list[_Ticket] = []
+        self._led = self._closed = False
+        self._open: OpenSegment | None = None
+        self._numbering = Lock()
+        self._large = 0
+        self._chunk_writers = _Workers(store.client, store.options.workers)
+        self._chores = ThreadPoolExecutor(1, "safekeeper-hdfs-chores")
+
+    # --- the queue ----------------------------------------------------------------------------------------------------
+
+    def write(self, batch: Batch) -> float:
+        """Make a batch durable; how many seconds its sync took."""
+        records, heads = [], []
+        for id, value in batch.items():
+            if value is not None and len(value) >= self._store.options.large:
+                heads.append(self._write_large(id.group, id.key, value))
+            else:
+                records.append(Piece(id.group, id.key, value, check_value(value)))
+        ticket = _Ticket(records, heads)
+        led = False
+        while not ticket.done:
+            group = self._wait(ticket)
+            if group:
+                self._lead(group)
+            led = ticket in group
+        if ticket.error is not None:
+            raise ticket.error if led else _for_follower(ticket.error)
+        self.clock.settle(ticket.sequence)
+        return ticket.seconds
+
+    def _wait(self, ticket: _Ticket) -> list[_Ticket]:
+        """Wait in the queue; what is to be written by the caller now, nothing if somebody else has done it."""
+        with self._changed:
+            if ticket not in self._queue:
+                self._queue.append(ticket)
+            try:
+                self._changed.wait_for(lambda: ticket.done or not self._led)
+            except BaseException:  # a signal
+                if ticket in self._queue:
+                    self._queue.remove(ticket)
+                raise
+            if ticket.done:
+                return []
+            self._led = True
+            group: list[_Ticket] = []
+            size = 0
+            while self._queue and (not group or size + self._queue[0].nbytes <= _MOST_BYTES):
+                size += self._queue[0].nbytes
+                group.append(self._queue.pop(0))
+            return group
+
+    def _lead(self, group: list[_Ticket]) -> None:
+        error: BaseException | None = None
+        sequence, seconds = 0, 0.0
+        try:
+            sequence, seconds = self._append(group)
+        except BaseException as raised:
+            error = raised
+        with self._changed:
+            for ticket in group:
+                ticket.done, ticket.error, ticket.sequence, ticket.seconds = True, error, sequence, seconds
+            self._led = False
+            self._changed.notify_all()
+
+    # --- segments -----------------------------------------------------------------------------------------------------
+
+    def _append(self, group: list[_Ticket]) -> tuple[int, float]:
+        if self._closed:
+            raise Closed("this store was closed: open a new one")
+        records = [piece for ticket in group for piece in ticket.records]
+        heads = [piece for ticket in group for piece in ticket.heads]
+        try:
+            return self._append_once(records, heads)
+        except Unavailable:
+            if self._open is None:  # it could not even begin
+                raise
+            self._abandon()
+            return self._append_once(records, heads)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _append_once(self, records: list[Piece], heads: list[Piece]) -> tuple[int, float]:
+        """Append it to the segment; its sequence, and how many seconds the sync took."""
+        to = self._segment_for(sum(len(piece.key) + len(piece.value or b"") + 64 for piece in records))
+        sequence = self.clock.next(after=self._store.index.highest)
+        found, seconds = to.append(records, heads, sequence)
+        with self._store.lock:
+            replaced = self._store.index.add(found)
+        if to.thinned_out:
+            self._seal()
+        if large := [entry for entry in replaced if entry.is_head]:
+            self.submit(lambda: self._remove_replaced(large))
+        return sequence, seconds
+
+    def _segment_for(self, size: int) -> OpenSegment:
+        """The segment that so many bytes go to."""
+        if self._open is not None and self._open.end + size > self._store.options.segment:
+            self._seal()
+        if self._open is None:
+            turn = self._placement.segment(self._store.replication)
+            try:
+                self._open = to = OpenSegment(self._store, self.id, self._number, turn, self._needed)
+            except BaseException:
+                turn.done()
+                raise
+            self._number += 1
+            with self._store.lock:
+                self._store.own = self._store.segments[to.segment.file_id] = to.segment
+        return self._open
+
+    def _seal(self) -> None:
+        """Complete the segment. That it fails loses nothing: it is then one whose writer died."""
+        to, self._open = self._open, None
+        if to is None:
+            return
+        try:
+            to.seal()
+        except SafekeeperError:
+            to.abandon()
+        with self._store.lock:
+            self._store.own = None
+            if not to.segment.complete:
+                del self._store.segments[to.segment.file_id]
+        self._sealed()
+
+    def _abandon(self) -> None:
+        to, self._open = self._open, None
+        if to is None:
+            return
+        with self._store.lock:  # from now on it is read like anybody's
+            self._store.own = None
+            self._store.segments.pop(to.segment.file_id, None)
+        to.abandon()
+
+    def _read_clock(self) -> Reading | None:
+        """What the NameNode's clock shows: the time that it gives to a new folder. Nothing of it stays."""
+        client, path = self._store.client, self._store.path("clock", secrets.token_hex(8))
+        try:
+            sent = now()
+            client.make_folder(path)
+            received = now()
+            status = client.status(path)
+            client.delete(path)
+        except Unavailable:
+            if not self._clock_known:
+                raise
+            return None  # what is known is good for a while
+        self._clock_known = True
+        return None if status is None else Reading(sent, received, status.modified * 1000)
+
+    # --- large values -------------------------------------------------------------------------------------------------
+
+    def _write_large(self, group: str, key: bytes, value: bytes) -> Piece:
+        options, started = self._store.options, time.monotonic()
+        with self._numbering:
+            self._large = number = self._large + 1
+        head = Head(len(value), check_value(value), options.chunk, self.id, number)
+        folder = self._store.path("chunks")
+        write_chunks(
+            self._chunk_writers, self._placement, folder, head, value, group, self._store.replication, options.sync
+        )
+        if time.monotonic() - started > options.orphans_after / 2:
+            raise Unavailable(f"{group}/{key!r}: writing its chunks took too long: raise orphans-after=")
+        raw = head.encode()
+        return Piece(group, key, raw, check_value(raw))
+
+    def _remove_replaced(self, entries: list[Entry]) -> None:
+        """Remove the chunks of values that are no longer; what this misses is found by a compaction."""
+        with suppress(SafekeeperError, KeyError):
+            for head in self._store.heads(entries):
+                remove_chunks(self._store.client, self._store.path("chunks"), head)
+
+    # --- others -------------------------------------------------------------------------------------------------------
+
+    def seal(self) -> None:
+        """Complete the open segment, if there is one, between two writes."""
+        self._exclusively(self._seal)
+
+    def submit(self, chore: Callable[[], object]) -> None:
+        """Do *chore* some time, after those before it."""
+        with suppress(RuntimeError):  # closed
+            self._chores.submit(chore)
+
+    def close(self) -> None:
+        """Complete what is open and wait for the chores."""
+        self._exclusively(self._seal, closing=True)
+        self._chores.shutdown()
+        self._chunk_writers.close()
+        self._placement.close()
+
+    def _exclusively(self, work: Callable[[], None], closing: bool = False) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._led)
+            self._led = True
+        try:
+            work()
+            self._closed = self._closed or closing
+        finally:
+            with self._changed:
+                self._led = False
+                self._changed.notify_all()
+
+
+class _Workers:
+    """The threads that write chunks."""
+
+    def __init__(self, client: Client, count: int) -> None:
+        self.client = client
+        self._pool = ThreadPoolExecutor(count, "safekeeper-hdfs-write")
+
+    def in_parallel(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """*work* on all *items*, several at once; when this returns or raises, all of it has ended."""
+        futures = [self._pool.submit(work, item) for item in items]
+        wait(futures)
+        return [future.result() for future in futures]
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+
+def _for_follower(error: BaseException) -> SafekeeperError:
+    """What a caller gets whose batch failed in another caller's thread: an exception object belongs to one thread."""
+    copy = type(error)(*error.args) if isinstance(error, SafekeeperError) else Unavailable(f"interrupted: {error!r}")
+    copy.__cause__ = error
+    return copy
