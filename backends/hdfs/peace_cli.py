@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections import Counter
@@ -12,15 +11,12 @@ from typing import Annotated
 import typer
 
 from safekeeper.backends.hdfs.peace import WIRE_CAPACITY
-from safekeeper.backends.hdfs.peace_wire import check_secret
+from safekeeper.backends.hdfs.peace_options import SECRET_VARIABLE, host_and_port, read_secret
 from safekeeper.backends.hdfs.topology import Topology, link_capacity
 from safekeeper.errors import BadUrl
 from safekeeper.registry import Url
 
 app = typer.Typer(help="Say when and where checkpoints are written in HDFS.", no_args_is_help=True)
-
-SECRET_VARIABLE = "SAFEKEEPER_PEACE_SECRET"
-"""The environment variable with the secret that writers and the coordinator share."""
 
 HdfsUrl = Annotated[str, typer.Argument(metavar="URL", help="The HDFS, such as hdfs://namenode:8020.")]
 TopologyFile = Annotated[Path | None, typer.Option(help="A file with capacities and perhaps DataNodes; JSON.")]
@@ -50,7 +46,7 @@ def serve(
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    with serve_hdfs(_hdfs_url(url), known, read_secret(secret_file), host=host, port=port) as coordinator:
+    with serve_hdfs(_hdfs_url(url), known, read_secret(None, secret_file), host=host, port=port) as coordinator:
         racks = Counter(node.rack for node in coordinator.network.nodes.values() if node.receive)
         found = ", ".join(f"{rack} {count}" for rack, count in sorted(racks.items()))
         print(f"peace={host}:{coordinator.port} (DataNodes: {found}; wire {known.wire}, link {known.link})", flush=True)
@@ -77,26 +73,6 @@ def calibrate(
     if rates.link is not None:
         least = " at least: no faster than the wire of this host can show" if rates.link_is_least else ""
         print(f"link {rates.link / 1e6:.1f} MB/s, {found.link} chunks a timestep{least}")
-
-
-def host_and_port(text: str) -> tuple[str, int]:
-    """The parts of HOST:PORT. Raise `BadUrl` if it is none."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise BadUrl(f"{text!r} is no HOST:PORT")
-    return host, int(port)
-
-
-def read_secret(file: Path | None = None, given: str | None = None) -> str:
-    """The shared secret: *given*, else in *file*, else of the environment. Raise `BadUrl` where there is none."""
-    try:
-        secret = given or (file.read_text().strip() if file is not None else os.environ.get(SECRET_VARIABLE, ""))
-        if not secret:
-            raise BadUrl(f"Peace needs the secret that its writers share: set {SECRET_VARIABLE}")
-        check_secret(secret)
-    except (OSError, ValueError) as error:
-        raise BadUrl(f"the secret of Peace: {error}") from error
-    return secret
 
 
 def _hdfs_url(text: str) -> Url:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from contextlib import closing, contextmanager
 from safekeeper.backends.hdfs.calibrate import Rates, Write, Writer, measure
 from safekeeper.backends.hdfs.client import Client
 from safekeeper.backends.hdfs.coordinator import LEASE_SECONDS, Coordinator
+from safekeeper.backends.hdfs.peace_options import address_towards
 from safekeeper.backends.hdfs.topology import BadTopology, Topology
 from safekeeper.errors import Unavailable
 from safekeeper.registry import Url
@@ -29,16 +29,6 @@ _PIECE = bytes(1 << 20)
 def name_node(url: Url) -> str:
     """The NameNode, or the name service, of a store's URL, as Hadoop's client takes it."""
     return f"hdfs://{url.host}" + (f":{url.port}" if url.port is not None else "")
-
-
-def address_towards(host: str) -> str:
-    """The address of this machine that *host* sees; no packet is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, 9))
-        except OSError:  # the name of a service, which no resolver knows
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
 
 
 def data_nodes(client: Client) -> dict[str, str]:
@@ -108,7 +98,7 @@ def calibrate(url: Url, topology: Topology, rack: str, seconds: float) -> tuple[
     """
     with closing(Client(name_node(url), {})) as client:
         nodes = dict(topology.nodes) or data_nodes(client)
-        host = address_towards(url.host or "127.0.0.1")
+        host = address_towards(url.host)
         here = {r for name, r in nodes.items() if name.rpartition(":")[0] == host}
         rack = next(iter(here)) if here else rack
         if not rack and len(set(nodes.values())) > 1:
