@@ -25,7 +25,6 @@ from safekeeper.errors import SafekeeperError
 
 _CLONE_NEWNET = 0x40000000
 _NAME = re.compile(r"\bsk(\d+)(?:n\d+|[brua]\d+)\b")
-_NETWORK = "10.213"
 
 
 class NoNetwork(SafekeeperError):
@@ -62,9 +61,13 @@ class ShapedNetwork:
         self._tag = f"sk{os.getpid()}"
         self._wires: list[tuple[str | None, str]] = []  # namespace and device: both ends of every server's wire
         self._links: list[str] = []
-        self.host = f"{_NETWORK}.0.1"
-        """The address of the machine itself, for the NameNode and the coordinator: it is not shaped."""
+        self._prefix = ""  # the first two numbers of all addresses
         self.servers: list[Server] = []
+
+    @property
+    def host(self) -> str:
+        """The address of the machine itself, for the NameNode and the coordinator: it is not shaped."""
+        return f"{self._prefix}.0.1"
 
     def shape(self, wire_mbit: float, link_mbit: float) -> None:
         """Let servers' wires and the links between switches have these rates, in each direction.
@@ -78,6 +81,7 @@ class ShapedNetwork:
 
     def __enter__(self) -> Self:
         _remove_leftovers()
+        self._prefix = _free_prefix()
         with ExitStack() as stack:
             stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _stop))
             for number, (rack, servers) in enumerate(self._racks.items(), start=1):
@@ -108,7 +112,7 @@ class ShapedNetwork:
     def _add_server(self, stack: ExitStack, number: int, rack: str, server: int) -> None:
         count = len(self.servers) + 1
         namespace, device = f"{self._tag}n{count}", f"{self._tag}a{count}"
-        address = f"{_NETWORK}.{number}.{server}"
+        address = f"{self._prefix}.{number}.{server}"
         _ip("netns", "add", namespace)
         stack.callback(_ip_if_there, "netns", "del", namespace)
         _ip("link", "add", device, "type", "veth", "peer", "name", "eth0", "netns", namespace)
@@ -144,6 +148,13 @@ def _run(command: list[str]) -> str:
     if done.returncode:
         raise NoNetwork(f"{' '.join(command)}: {' '.join(done.stderr.split())} (this needs root)")
     return done.stdout
+
+
+def _free_prefix() -> str:
+    """A network of private addresses that this machine does not use, another one for each that is there at a time."""
+    used = _run(["ip", "-4", "route", "show"])
+    free = (f"10.{(os.getpid() + n) % 256}" for n in range(256))
+    return next(prefix for prefix in free if f"{prefix}." not in used)
 
 
 def _remove_leftovers() -> None:
