@@ -102,7 +102,8 @@ class PeaceTurns:
     """
 
     def __init__(self, connection: _Connection | None, kind: Kind, ask: Ask, tally: Tally, wait_seconds: float) -> None:
-        self.replicas = ask.replicas
+        self.kind = kind, ask.replicas
+        """Requests of one kind share what is granted to any of them."""
         self.refused = connection is None
         """Whether no more turns will come."""
         self.ended = False
@@ -123,8 +124,9 @@ class PeaceTurns:
         if connection is None:
             return Turn(self._tally)
         give_up = time.monotonic() + self._wait_seconds
+        was_silent = False
         with connection.changed:
-            granted = connection.granted[self.replicas]
+            granted = connection.granted[self.kind]
             while not self.refused and not self.placed:
                 if granted:
                     self.untaken -= 1
@@ -134,7 +136,7 @@ class PeaceTurns:
                     connection.changed.wait(left)
                 else:
                     self.refused = True
-            was_silent = connection.silent_until <= time.monotonic() and not self.placed
+                    was_silent = connection.silent_until <= time.monotonic()
         if was_silent:
             connection.hang_up("it was silent for longer than it promised")
         return Turn(self._tally, self.placed)
@@ -181,8 +183,8 @@ class _Connection:
         self._sending, self._receiving = handshake.seal(Role.WRITER), handshake.seal(Role.COORDINATOR)
         self.changed = threading.Condition()
         """Held to look at what follows and at the turns, notified when they change."""
-        self.granted: defaultdict[int, deque[Granted]] = defaultdict(deque)
-        """What may be written and nobody has taken yet, by the number of replicas."""
+        self.granted: defaultdict[tuple[Kind, int], deque[Granted]] = defaultdict(deque)
+        """What may be written and nobody has taken yet, by the kind of request."""
         self.silent_until = 0.0
         """Until when the coordinator may say nothing while something is asked of it."""
         self._patience = ANSWER_SECONDS
@@ -208,9 +210,9 @@ class _Connection:
         with self.changed:
             turns = self._requests[number]
             turns.ended = True
-            alike = {n: other for n, other in self._requests.items() if other.replicas == turns.replicas}
+            alike = {n: other for n, other in self._requests.items() if other.kind == turns.kind}
             if all(other.ended for other in alike.values()):
-                over, unused = list(alike), list(self.granted.pop(turns.replicas, ()))
+                over, unused = list(alike), list(self.granted.pop(turns.kind, ()))
             else:
                 over, unused = [] if turns.ungranted and not turns.untaken else [number], []
             for one in over:
@@ -279,7 +281,7 @@ class _Connection:
                 if turns is None:
                     return granted
                 turns.ungranted -= 1
-                self.granted[turns.replicas].append(granted)
+                self.granted[turns.kind].append(granted)
             case Kind.PLACE if turns is not None:
                 turns.placed = Granted.decode(body).nodes
             case Kind.REFUSE if turns is not None:

@@ -164,6 +164,17 @@ def test_a_segment_gets_nodes_without_taking_a_turn(start):
     assert (writer.counts().hits, writer.counts().in_order) == (1, 0)
 
 
+def test_a_segment_does_not_use_the_turn_of_a_chunk(start):
+    coordinator = start.coordinator()
+    writer = start.writer(coordinator)
+    with writer.chunks(1, 3, "g") as turns:
+        eventually(lambda: coordinator.status().running == 1)
+        writer.segment(3)
+        with turns.take() as turn:
+            assert turn.favoured
+    eventually(lambda: coordinator.status().running == 0)
+
+
 def test_a_writer_that_is_no_data_node_sends_from_its_rack(start):
     coordinator = start.coordinator()
     with start.writer(coordinator, "10.9.9.9", rack="/2").chunks(1, 3, "g") as turns, turns.take() as turn:
