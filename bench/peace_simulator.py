@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -74,7 +73,7 @@ class Site:
 
 
 PAPER = Site("17 servers on two racks, 16 write 512 MB", (8, 9), writers=16, chunks=8)
-LARGE = Site("1,000 servers on 25 racks, all write 512 MB", (40,) * 25, writers=1000, chunks=8, link_rate=2200e6)
+LARGE = Site("1,000 servers on 25 racks, all write 256 MB", (40,) * 25, writers=1000, chunks=4, link_rate=2200e6)
 
 
 @dataclass(slots=True)
@@ -83,7 +82,7 @@ class Outcome:
 
     started: dict[int, float] = field(default_factory=dict)
     done: dict[int, float] = field(default_factory=dict)
-    fluid: Fluid = field(default_factory=lambda: Fluid(np.zeros(0)))
+    fluid: Fluid = field(default_factory=lambda: Fluid([]))
     timesteps: int = 0
 
     @property
@@ -113,7 +112,7 @@ class Simulation:
         edges = len(self._network.capacities)
         self._disks = {name: edges + n for n, name in enumerate(self._network.nodes)}
         rates = [self._rate(*names) for names in self._network.edge_names] + [site.disk_rate] * len(self._disks)
-        self._outcome = Outcome(fluid=Fluid(np.array(rates)))
+        self._outcome = Outcome(fluid=Fluid(rates))
         self._schedule = Schedule(self._network, self._generator, unfinished=unfinished)
         # Without limits the planner chooses as HDFS does: any server that the rule for the racks allows.
         self._anywhere = Residual(_unlimited(site), self._generator)
@@ -126,7 +125,7 @@ class Simulation:
         """Let it happen."""
         fluid, together = self._outcome.fluid, 0.01 * self._site.chunk_bytes / self._site.disk_rate
         self._begin()
-        while fluid.flows:
+        while len(fluid):
             for owner in fluid.advance(together=together):
                 self._end(owner)
             if self._arm == PEACE:
@@ -223,7 +222,7 @@ def business(site: Site, outcome: Outcome) -> Iterator[Band]:
             label = f"{source} out"
         rows.setdefault(label, []).append(edge)
     for label, edges in sorted(rows.items()):
-        yield Band(label, [(start, end, float(used[edges].mean())) for start, end, used in outcome.fluid.busy])
+        yield Band(label, [(b.start, b.end, float(b.used[edges].mean())) for b in outcome.fluid.busy])
 
 
 def writing(site: Site, outcome: Outcome) -> Iterator[Band]:

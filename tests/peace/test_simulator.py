@@ -18,7 +18,8 @@ SMALL = replace(PAPER, name="small", racks=(4, 4), writers=8, chunks=8, disk_rat
     st.lists(st.floats(0.5, 100), min_size=6, max_size=6),
 )
 def test_rates_are_fair_and_nothing_carries_more_than_it_can(uses, capacities):
-    rates = fair_rates([sorted(one) for one in uses], np.array(capacities))
+    rows = [sorted(one) + [6] * (6 - len(one)) for one in uses]
+    rates = fair_rates(np.array(rows), np.array(capacities))
     load = [sum(rate for rate, one in zip(rates, uses, strict=True) if r in one) for r in range(6)]
     assert all(used <= capacity * (1 + 1e-6) for used, capacity in zip(load, capacities, strict=True))
     for rate, one in zip(rates, uses, strict=True):
@@ -31,14 +32,14 @@ def test_rates_are_fair_and_nothing_carries_more_than_it_can(uses, capacities):
 
 
 def test_two_flows_share_a_wire_and_the_second_has_it_alone_afterwards():
-    fluid = Fluid(np.array([10.0]))
+    fluid = Fluid([10.0])
     fluid.add(1, [0], 10.0)
     fluid.add(2, [0], 30.0)
     assert fluid.advance() == [1]
     assert fluid.now == pytest.approx(2)
     assert fluid.advance() == [2]
     assert fluid.now == pytest.approx(4)
-    assert all(used[0] == pytest.approx(1) for _, _, used in fluid.busy)
+    assert all(busy.used[0] == pytest.approx(1) for busy in fluid.busy)
 
 
 def test_the_papers_case_comes_near_the_papers_numbers():
@@ -60,7 +61,7 @@ def test_every_chunk_is_written_once_over_every_edge_it_needs():
         outcome = Simulation(SMALL, arm, seed=2).run()
         assert len(outcome.done) == SMALL.writers
         # 64 chunks with 3 hops each, over 8 wires out and as many in.
-        sent = sum((end - start) * used[2:18].sum() * SMALL.wire_rate for start, end, used in outcome.fluid.busy)
+        sent = sum((busy.end - busy.start) * busy.used[2:18].sum() for busy in outcome.fluid.busy) * SMALL.wire_rate
         assert sent == pytest.approx(64 * 3 * 2 * SMALL.chunk_bytes, rel=0.05)
 
 
