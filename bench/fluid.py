@@ -44,7 +44,7 @@ def fair_rates(uses: Uses, capacities: Floats) -> Floats:
 
 def _sums(uses: Uses, rates: Floats, resources: int) -> Floats:
     """What flows over each resource, the one without limit among them."""
-    return np.bincount(uses.ravel(), np.repeat(rates, uses.shape[1]), resources)
+    return np.bincount(uses.ravel(), np.repeat(rates, uses.shape[1]), resources).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)

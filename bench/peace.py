@@ -7,6 +7,9 @@ checkpoint of several chunks with three replicas. Three arms, one after the othe
     planned   the planner places the chunks, all write at once
     Peace     the planner places the chunks, and the coordinator says when each may be written
 
+With `--eager` there is a fourth, "eager": Peace whose timesteps do not last until four fifths of their writes are done,
+but only until one is.
+
 A checkpoint's time is counted from its writer's own start, when its first chunk may be written (the paper's figure),
 and from its submission. Needs root (`bench/shaped_network.py`) and about three gigabytes of memory.
 """
@@ -34,7 +37,7 @@ from safekeeper.backends.hdfs.coordinator import Coordinator
 from safekeeper.backends.hdfs.peace import Network
 from safekeeper.backends.hdfs.peace_client import PeacePlacement
 from safekeeper.backends.hdfs.placement import Counts, Placement, StockPlacement, Turn
-from safekeeper.backends.hdfs.schedule import Schedule
+from safekeeper.backends.hdfs.schedule import DONE_FRACTION, Schedule
 from safekeeper.backends.hdfs.topology import Topology, link_capacity
 from safekeeper.bench.goals import Goal
 from safekeeper.bench.interleave import Spread
@@ -44,7 +47,7 @@ from safekeeper.bench.svg import Axis, Series, line_plot
 from safekeeper.dev.hdfs import HdfsCluster, Node
 
 REPLICAS = 3
-STOCK, PLANNED, PEACE = "stock", "planned", "Peace"
+STOCK, PLANNED, PEACE, EAGER = "stock", "planned", "Peace", "eager"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,8 @@ class Setting:
     link_mbit: float = 40.0
     wire: int = 2
     """Chunks a timestep on a server's wire."""
-    chunk_bytes: int = 2 << 20
-    chunks: int = 8
+    chunk_bytes: int = 4 << 20
+    chunks: int = 4
     """Of each checkpoint; where sizes differ, on average."""
     threads: int = 4
     """With which every writer writes, in all arms."""
@@ -149,7 +152,7 @@ class Rounds:
     """All runs of a scenario, round by round."""
 
     scenario: Scenario
-    runs: dict[str, list[Run]] = field(default_factory=lambda: {STOCK: [], PLANNED: [], PEACE: []})
+    runs: dict[str, list[Run]] = field(default_factory=dict)
 
     def ratio(self, figure: str, arm: str, base: str) -> Spread:
         """A figure of *arm* as a multiple of *base*'s, compared round by round."""
@@ -188,7 +191,10 @@ def placements(arm: str, network: Network, site: Site) -> Iterator[list[Placemen
             yield [PlannedPlacement(schedule, address) for address in site.addresses]
         else:
             secret = secrets.token_hex()
-            coordinator = stack.enter_context(Coordinator(network, secret, host=site.network.host))
+            fraction = 0.0 if arm == EAGER else DONE_FRACTION
+            coordinator = stack.enter_context(
+                Coordinator(network, secret, host=site.network.host, done_fraction=fraction)
+            )
             where = (site.network.host, coordinator.port)
             made = [PeacePlacement(where, secret, host=server.address) for server in site.servers]
             for one in made:
@@ -333,15 +339,15 @@ def plot_of(rounds: Rounds) -> str:
     return line_plot(rounds.scenario.name, Axis("seconds"), Axis("checkpoints done"), lines)
 
 
-def measure(site: Site, setting: Setting, scenario: Scenario, rounds: int) -> Rounds:
-    """Run all arms *rounds* times, in rotated order."""
+def measure(site: Site, setting: Setting, scenario: Scenario, arms: Sequence[str], rounds: int) -> Rounds:
+    """Run all *arms* so many times, in rotated order."""
     topology = Topology(
         {a: s.rack for a, s in zip(site.addresses, site.servers, strict=True)}, setting.wire, setting.link
     )
-    result, arms = Rounds(scenario), [STOCK, PLANNED, PEACE]
+    result = Rounds(scenario, {arm: [] for arm in arms})
     for turn in range(rounds):
         shift = turn % len(arms)
-        for arm in arms[shift:] + arms[:shift]:
+        for arm in (*arms[shift:], *arms[:shift]):
             result.runs[arm].append(site.run(arm, scenario.checkpoints(setting, turn), topology.network()))
     return result
 
@@ -360,6 +366,7 @@ def main() -> None:
     parser.add_argument("--chunk-bytes", type=int, default=default.chunk_bytes)
     parser.add_argument("--chunks", type=int, default=default.chunks)
     parser.add_argument("--threads", type=int, default=default.threads)
+    parser.add_argument("--eager", action="store_true", help="also measure timesteps that end with one write")
     parser.add_argument("--output", type=Path, help="write a page with the plots there")
     given = parser.parse_args()
     setting = Setting(
@@ -372,6 +379,7 @@ def main() -> None:
         given.threads,
     )
     chosen = [SCENARIOS[n - 1] for n in given.scenario or ([1] if given.quick else range(1, 5))]
+    arms = [STOCK, PLANNED, PEACE, *([EAGER] if given.eager else [])]
     console = Console(width=150)
     console.print(
         f"{2 * setting.per_rack} servers on 2 racks, wires of {setting.wire_mbit:g} and a link of {setting.link_mbit:g}"
@@ -381,13 +389,13 @@ def main() -> None:
     plots = []
     with Site(setting) as site:
         for scenario in chosen:
-            rounds = measure(site, setting, scenario, 1 if given.quick else given.rounds)
+            rounds = measure(site, setting, scenario, arms, 1 if given.quick else given.rounds)
             console.print(table_of(rounds))
             for goal in goals_of(rounds):
                 print(goal)
             plots.append(figure(scenario.name, plot_of(rounds), "In the first round."))
     if given.output is not None:
-        given.output.write_text(page("Peace on a shaped network", [legend([STOCK, PLANNED, PEACE]), figures(plots)]))
+        given.output.write_text(page("Peace on a shaped network", [legend(arms), figures(plots)]))
 
 
 if __name__ == "__main__":
