@@ -303,7 +303,8 @@ def _settings(number: int) -> dict[str, str]:
 
 def table_of(rounds: Rounds) -> Table:
     """Seconds of each arm, and what they are of stock's and of planned placement's."""
-    table = Table(title=rounds.scenario.name, title_justify="left")
+    count = len(rounds.runs[STOCK])
+    table = Table(title=f"{rounds.scenario.name}; {count} rounds, median (lowest-highest)", title_justify="left")
     table.add_column("arm")
     for name in FIGURES:
         table.add_column(f"{name}, s", justify="right")
@@ -339,13 +340,18 @@ def plot_of(rounds: Rounds) -> str:
     return line_plot(rounds.scenario.name, Axis("seconds"), Axis("checkpoints done"), lines)
 
 
-def measure(site: Site, setting: Setting, scenario: Scenario, arms: Sequence[str], rounds: int) -> Rounds:
-    """Run all *arms* so many times, in rotated order."""
+def measure(
+    site: Site, setting: Setting, scenario: Scenario, arms: Sequence[str], rounds: int, seconds: float
+) -> Rounds:
+    """Run all *arms* so many times, in rotated order; no new round begins after *seconds*."""
+    give_up = time.monotonic() + seconds
     topology = Topology(
         {a: s.rack for a, s in zip(site.addresses, site.servers, strict=True)}, setting.wire, setting.link
     )
     result = Rounds(scenario, {arm: [] for arm in arms})
     for turn in range(rounds):
+        if turn and time.monotonic() > give_up:
+            break
         shift = turn % len(arms)
         for arm in (*arms[shift:], *arms[:shift]):
             result.runs[arm].append(site.run(arm, scenario.checkpoints(setting, turn), topology.network()))
@@ -357,6 +363,7 @@ def main() -> None:
     default = Setting()
     parser = argparse.ArgumentParser(description="Peace against stock HDFS on a shaped network.")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3600.0, help="no new round of a scenario begins after so long")
     parser.add_argument("--quick", action="store_true", help="one round of the first scenario, with small checkpoints")
     parser.add_argument("--scenario", type=int, action="append", choices=range(1, 5), help="which of the four; all")
     parser.add_argument("--per-rack", type=int, default=default.per_rack)
@@ -389,7 +396,7 @@ def main() -> None:
     plots = []
     with Site(setting) as site:
         for scenario in chosen:
-            rounds = measure(site, setting, scenario, arms, 1 if given.quick else given.rounds)
+            rounds = measure(site, setting, scenario, arms, 1 if given.quick else given.rounds, given.seconds)
             console.print(table_of(rounds))
             for goal in goals_of(rounds):
                 print(goal)
