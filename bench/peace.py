@@ -284,7 +284,7 @@ class Site:
         stream = client.create(
             path,
             replication=REPLICAS,
-            block_size=self._setting.chunk_bytes,
+            block_size=self._setting.chunk_bytes + 512,  # a block that is full tells its pipeline no more
             favoured=turn.favoured,
             no_local=no_local,
         )
