@@ -111,6 +111,11 @@ class Clock:
                 return
             time.sleep(max(0, left - _OVERSLEPT) / 1_000_000)
 
+    def uncertainty(self) -> float:
+        """How far apart the bounds are now, in microseconds."""
+        bounds = self._bounds
+        return bounds.later(now()).high - bounds.later(now()).low if bounds is not None else float("inf")
+
     def _passed(self) -> int:
         """What the server's clock has passed for certain."""
         moment = now()

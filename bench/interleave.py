@@ -18,6 +18,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from safekeeper.bench.goals import Goal
+
 Measure = Callable[[], float]
 """Runs one round of an arm and returns its rate: more is better."""
 
@@ -55,6 +57,11 @@ class Result:
     def ratio(self, arm: str, base: str) -> Spread:
         """How many times as fast as *base* an arm was, compared round by round."""
         return Spread.of(a / b for a, b in zip(self.rates[arm], self.rates[base], strict=True))
+
+    def at_least(self, wanted: float, arm: str, base: str) -> Goal:
+        """That *arm* is *wanted* times as fast as *base*."""
+        found = self.ratio(arm, base)
+        return Goal(f"{self.title}: {arm} at least {wanted:g} times {base}: {found}", found.median >= wanted)
 
     def table(self, base: str) -> Table:
         """A table with each arm's rate, and *base* as a multiple of it."""

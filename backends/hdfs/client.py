@@ -49,7 +49,7 @@ def start_jvm() -> None:
         if _started_in:
             return
         if not jpype.isJVMStarted():
-            path = [*_settings_folders(), *_find_jars()]
+            path = [*_settings_folders(), *find_jars()]
             try:
                 jpype.startJVM(*_JVM_OPTIONS, classpath=path, convertStrings=False)
             except (jpype.JVMNotFoundException, OSError) as error:
@@ -57,7 +57,8 @@ def start_jvm() -> None:
         _started_in = os.getpid()
 
 
-def _find_jars() -> list[str]:
+def find_jars() -> list[str]:
+    """The jars of the client of HDFS. Raise `BadUrl` where they are missing."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise BadUrl("hdfs: needs the jars of pyspark: pip install 'safekeeper[hdfs]'")
@@ -130,6 +131,18 @@ class OutputStream:
             if self._channel is None:
                 self._channel = jpype.JClass("java.nio.channels.Channels").newChannel(self._stream)
             self._channel.write(jpype.nio.convertToDirectBuffer(_memory_of(data, start, size)))
+
+    def append(self, data: bytes, *, to_disk: bool) -> int:
+        """`write`, then `hsync` or `hflush`; how many DataNodes have it. In one, because it is done so often."""
+        try:
+            if len(data) < _DIRECT_FROM:
+                self._stream.write(data)
+            else:
+                self.write(data)
+            self._stream.hsync() if to_disk else self._stream.hflush()
+            return int(self._stream.getCurrentBlockReplication())
+        except jpype.JException as error:
+            raise _explain(self.path, error) from error
 
     def hflush(self) -> None:
         """Return when all that was written is in the memory of every DataNode of the pipeline, and visible."""

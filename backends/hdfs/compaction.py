@@ -24,6 +24,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from threading import Lock
 from typing import Final
 
 from safekeeper.backend import Compaction
@@ -47,9 +48,14 @@ class Compactor:
         self._store = store
         self._writer = writer
         self._sweep_at = time.monotonic() + _SWEEP_SECONDS
+        self._running = Lock()
 
     def run(self, everything: bool = False) -> Compaction:
-        """Compact what is worth it, or *everything* that has a dead record. Another one at work is not an error."""
+        """Compact what is worth it, or *everything* that has a dead record. Another process at it is not an error."""
+        with self._running:
+            return self._run(everything)
+
+    def _run(self, everything: bool) -> Compaction:
         self._store.refresh()
         before = self._bytes()
         if everything or time.monotonic() > self._sweep_at:
@@ -110,7 +116,7 @@ class Compactor:
     def _foreign_open(self) -> list[Segment]:
         with self._store.lock:
             segments = self._store.segments.values()
-            return [segment for segment in segments if not segment.complete and segment is not self._store.own]
+            return [segment for segment in segments if not segment.complete and segment not in self._store.own]
 
     def _choose(self, everything: bool) -> list[Segment]:
         """The segments to compact together: as much as one new segment takes."""

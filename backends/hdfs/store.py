@@ -20,6 +20,7 @@ from safekeeper.backends.hdfs.index import Index
 from safekeeper.backends.hdfs.layout import Entry, Found, Head, Scanner, open_record
 from safekeeper.backends.hdfs.options import HdfsOptions, Place, settings_of
 from safekeeper.backends.hdfs.trouble import Missing
+from safekeeper.backends.server_clock import now
 from safekeeper.errors import Corruption, Unavailable
 
 _RUN_BYTES: Final = 4 << 20  # read at once at most, unless one record is larger
@@ -110,8 +111,12 @@ class Store:
         """Guards the index and the segments."""
         self.segments: dict[int, Segment] = {}
         """What is known, by the file's id."""
-        self.own: Segment | None = None
-        """The one that this process is writing: its writer tells the index."""
+        self.own: set[Segment] = set()
+        """Those that this process is writing: its writer tells the index."""
+        self.looked_at = 0
+        """When it last began to look who else is writing."""
+        self.alone_at = 0
+        """When it last began to look and saw that nobody else was; 0 if somebody was the last time."""
         self._refreshing = Lock()
         self._begun = self._done = 0
         self._readers = ThreadPoolExecutor(options.workers, "safekeeper-hdfs-read")
@@ -135,7 +140,13 @@ class Store:
     def _catch_up(self) -> None:
         for _ in range(_TRIES):
             with suppress(Missing):  # a compaction has moved it: list again
-                return self._catch_up_with(self.client.listing(self.path("segments")) or [])
+                looked_at = now()
+                listing = self.client.listing(self.path("segments")) or []
+                with self.lock:
+                    own = {segment.file_id for segment in self.own}
+                alone = all(status.file_id in own for status in listing if status.is_open)
+                self.looked_at, self.alone_at = looked_at, looked_at if alone else 0
+                return self._catch_up_with(listing)
         raise Unavailable(
             f"{self.place}: segments vanish faster than they can be read: too many compactions, try again"
         )
@@ -144,14 +155,14 @@ class Store:
         with self.lock:
             behind = [(self._segment(status), status) for status in listing]
             behind = [
-                (segment, status) for segment, status in behind if segment is not self.own and not segment.complete
+                (segment, status) for segment, status in behind if segment not in self.own and not segment.complete
             ]
         loaded = self.in_parallel(lambda pair: pair[0].load(pair[1]), behind)
         there = {status.file_id for status in listing}
         with self.lock:
             for found in loaded:
                 self.index.add(found)
-            gone = [segment for id, segment in self.segments.items() if id not in there and segment is not self.own]
+            gone = [segment for id, segment in self.segments.items() if id not in there and segment not in self.own]
             for segment in gone:
                 del self.segments[segment.file_id]
             if gone:

@@ -5,6 +5,16 @@ Whoever finds nobody writing leads: takes all that is queued, appends it as bloc
 A sync that fails ends its segment: what was on its way may still appear in it, with the sequence that it had. So
 nothing is appended behind it; the write is tried once more in a new segment, with a higher sequence, and from then on
 reading the old segment is like reading anybody's.
+
+A sequence is a time of the NameNode's clock, which we know between two bounds only: it may lie a little ahead. Before a
+write returns that must have passed, so that whoever writes next gets a later one. A sync often takes as long; where it
+does not, a writer that is alone need not wait:
+
+- Whoever writes has a segment open, at every moment, from before its first write returns: its next one is created
+  before the last one is completed. So a listing shows who else writes.
+- Who has listed and seen nobody else may return without waiting, for half a second from when it began to list.
+- Who creates a segment while it has none lists afterwards. If it sees another's, it waits for longer than that before
+  it gives out its first sequence: by then the other one has seen it, and what that returned without waiting has passed.
 """
 
 from __future__ import annotations
@@ -36,6 +46,9 @@ from safekeeper.backends.server_clock import Clock, Reading, now
 from safekeeper.errors import Closed, SafekeeperError, Unavailable
 
 _MOST_BYTES: Final = 16 << 20  # of batches in one sync; a larger batch goes alone
+_ALONE: Final = 500_000  # microseconds for which having seen nobody else is good
+_JOINING: Final = 0.75  # seconds: longer than that, by more than the clock's bounds are apart
+_MOST_UNCERTAIN: Final = 100_000  # microseconds
 
 
 class _Ticket:
@@ -58,7 +71,7 @@ class OpenSegment:
     def __init__(self, store: Store, writer: int, number: int, turn: Turn, needed: int) -> None:
         self._turn = turn
         self._needed = needed
-        self._sync_to_disk = store.options.sync == "hsync"
+        self._to_disk = store.options.sync == "hsync"
         self._writer = writer
         self._nonce = secrets.randbits(64)
         path = store.path("segments", f"{writer:08x}-{number:06d}")
@@ -72,7 +85,7 @@ class OpenSegment:
         self._head = encode_segment_head(number, self._nonce)  # goes with the first block
         self.end = len(self._head)
         self._newest: dict[tuple[str, bytes], Found] = {}
-        self._replicas = 0
+        self._replicas = self._most_replicas = 0
         self._synced = 0
 
     def append(self, records: list[Piece], heads: list[Piece], sequence: int) -> tuple[list[Found], float]:
@@ -87,8 +100,7 @@ class OpenSegment:
                 parts += block
                 found += placed
                 end += sum(map(len, block))
-        self._out.write(b"".join(parts))
-        seconds = self._sync()
+        seconds = self._write_and_sync(b"".join(parts))
         self._head = b""
         self.end, self._synced = end, sequence
         self._newest.update(((each.group, each.key), each) for each in found)
@@ -96,31 +108,29 @@ class OpenSegment:
         self.segment.lowest = self.segment.lowest or sequence
         return found, seconds
 
-    def _sync(self) -> float:
+    def _write_and_sync(self, data: bytes) -> float:
         started = time.perf_counter()
-        self._out.hsync() if self._sync_to_disk else self._out.hflush()
+        self._replicas = self._out.append(data, to_disk=self._to_disk)
         seconds = time.perf_counter() - started
-        replicas = self._out.replicas()
-        if replicas < self._needed:
-            raise Unavailable(f"{self._out.path}: only {replicas} DataNode has it: start another one")
-        if not self._replicas:
+        if self._replicas < self._needed:
+            raise Unavailable(f"{self._out.path}: only {self._replicas} DataNode has it: start another one")
+        if not self._most_replicas:
             self._turn.written_to(self._out.pipeline())
-        self._replicas = max(self._replicas, replicas)
+        self._most_replicas = max(self._most_replicas, self._replicas)
         return seconds
 
     @property
     def thinned_out(self) -> bool:
-        """Whether fewer DataNodes have what is written now than what was written first."""
-        return self._out.replicas() < self._replicas
+        """Whether fewer DataNodes have what was written last than what was written before."""
+        return self._replicas < self._most_replicas
 
     def seal(self) -> None:
         """Complete the file with its contents, so that nobody has to read all of it."""
         try:
             found, count = list(self._newest.values()), self.segment.records
             footer = encode_footer(found, count, self._nonce, self.end, self._synced, self._writer)
-            self._out.write(self._head + footer)
             # Before closing: a file that is complete for the NameNode but not on a disk is lost whole in a power cut.
-            self._sync()
+            self._write_and_sync(self._head + footer)
             self._out.close()
             self.segment.complete, self.segment.size = True, self.end + len(footer)
         finally:
@@ -148,7 +158,7 @@ class Writer:
         self._number = 0
         self._changed = Condition()
         self._queue: list[_Ticket] = []
-        self._led = self._closed = False
+        self._led = self._closed = self._looking = False
         self._open: OpenSegment | None = None
         self._numbering = Lock()
         self._large = 0
@@ -174,8 +184,25 @@ class Writer:
             led = ticket in group
         if ticket.error is not None:
             raise ticket.error if led else _for_follower(ticket.error)
-        self.clock.settle(ticket.sequence)
+        self._settle(ticket.sequence)
         return ticket.seconds
+
+    def _settle(self, sequence: int) -> None:
+        """Return when every write that begins afterwards, anywhere, gets a higher sequence."""
+        store, moment = self._store, now()
+        if moment - store.looked_at > _ALONE // 2 and not self._looking:
+            self._looking = True
+            self.submit(self._look)
+        if moment - store.alone_at > _ALONE or self.clock.uncertainty() > _MOST_UNCERTAIN:
+            self.clock.settle(sequence)
+
+    def _look(self) -> None:
+        """Look who else is writing."""
+        try:
+            with suppress(SafekeeperError):
+                self._store.refresh()
+        finally:
+            self._looking = False
 
     def _wait(self, ticket: _Ticket) -> list[_Ticket]:
         """Wait in the queue; what is to be written by the caller now, nothing if somebody else has done it."""
@@ -223,10 +250,10 @@ class Writer:
         except Unavailable:
             if self._open is None:  # it could not even begin
                 raise
-            self._abandon()
+            self._leave_segment(self._abandon)
             return self._append_once(records, heads)
         except BaseException:
-            self._abandon()
+            self._leave_segment(self._abandon)
             raise
 
     def _append_once(self, records: list[Piece], heads: list[Piece]) -> tuple[int, float]:
@@ -237,50 +264,64 @@ class Writer:
         with self._store.lock:
             replaced = self._store.index.add(found)
         if to.thinned_out:
-            self._seal()
+            self._next_segment()
         if large := [entry for entry in replaced if entry.is_head]:
             self.submit(lambda: self._remove_replaced(large))
         return sequence, seconds
 
     def _segment_for(self, size: int) -> OpenSegment:
         """The segment that so many bytes go to."""
-        if self._open is not None and self._open.end + size > self._store.options.segment:
-            self._seal()
         if self._open is None:
-            turn = self._placement.segment(self._store.replication)
-            try:
-                self._open = to = OpenSegment(self._store, self.id, self._number, turn, self._needed)
-            except BaseException:
-                turn.done()
-                raise
-            self._number += 1
-            with self._store.lock:
-                self._store.own = self._store.segments[to.segment.file_id] = to.segment
-        return self._open
+            to = self._begin_segment()
+            self._store.refresh()
+            if not self._store.alone_at:
+                time.sleep(_JOINING)
+            return to
+        return self._next_segment() if self._open.end + size > self._store.options.segment else self._open
 
-    def _seal(self) -> None:
-        """Complete the segment. That it fails loses nothing: it is then one whose writer died."""
-        to, self._open = self._open, None
-        if to is None:
-            return
+    def _begin_segment(self) -> OpenSegment:
+        turn = self._placement.segment(self._store.replication)
         try:
-            to.seal()
-        except SafekeeperError:
-            to.abandon()
+            self._open = to = OpenSegment(self._store, self.id, self._number, turn, self._needed)
+        except BaseException:
+            turn.done()
+            raise
+        self._number += 1
         with self._store.lock:
-            self._store.own = None
-            if not to.segment.complete:
-                del self._store.segments[to.segment.file_id]
+            self._store.own.add(to.segment)
+            self._store.segments[to.segment.file_id] = to.segment
+        return to
+
+    def _next_segment(self) -> OpenSegment:
+        old = self._open
+        to = self._begin_segment()
+        if old is not None:
+            self._seal(old)
+        return to
+
+    def _seal(self, old: OpenSegment) -> None:
+        """Complete a segment. That it fails loses nothing: it is then one whose writer died."""
+        try:
+            old.seal()
+        except SafekeeperError:
+            self._abandon(old)
+        else:
+            with self._store.lock:
+                self._store.own.discard(old.segment)
         self._sealed()
 
-    def _abandon(self) -> None:
-        to, self._open = self._open, None
-        if to is None:
-            return
-        with self._store.lock:  # from now on it is read like anybody's
-            self._store.own = None
-            self._store.segments.pop(to.segment.file_id, None)
-        to.abandon()
+    def _abandon(self, old: OpenSegment) -> None:
+        """Write no more to a segment; from now on it is read like anybody's."""
+        with self._store.lock:
+            self._store.own.discard(old.segment)
+            self._store.segments.pop(old.segment.file_id, None)
+        old.abandon()
+
+    def _leave_segment(self, leave: Callable[[OpenSegment], None]) -> None:
+        """Have no segment open any more, if there is one."""
+        old, self._open = self._open, None
+        if old is not None:
+            leave(old)
 
     def _read_clock(self) -> Reading | None:
         """What the NameNode's clock shows: the time that it gives to a new folder. Nothing of it stays."""
@@ -324,7 +365,7 @@ class Writer:
 
     def seal(self) -> None:
         """Complete the open segment, if there is one, between two writes."""
-        self._exclusively(self._seal)
+        self._exclusively(lambda: self._leave_segment(self._seal))
 
     def submit(self, chore: Callable[[], object]) -> None:
         """Do *chore* some time, after those before it."""
@@ -333,7 +374,7 @@ class Writer:
 
     def close(self) -> None:
         """Complete what is open and wait for the chores."""
-        self._exclusively(self._seal, closing=True)
+        self._exclusively(lambda: self._leave_segment(self._seal), closing=True)
         self._chores.shutdown()
         self._chunk_writers.close()
         self._placement.close()

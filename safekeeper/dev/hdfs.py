@@ -109,14 +109,7 @@ class NameNode(ServerProcess):
 
     def facts(self, name: str) -> dict[str, Any]:
         """What it says of itself in the JMX bean *name* of its NameNode service; nothing if it does not answer."""
-        url = f"http://{self._web}/jmx?qry=Hadoop:service=NameNode,name={name}"
-        try:
-            with urllib.request.urlopen(url, timeout=20) as answer:
-                beans = json.load(answer)["beans"]
-        except OSError:
-            time.sleep(0.1)
-            return {}
-        return beans[0] if beans else {}
+        return _facts(self._web, "NameNode", name)
 
 
 class DataNode(ServerProcess):
@@ -127,11 +120,12 @@ class DataNode(ServerProcess):
         """Its transfer address, by which HDFS knows it."""
         self.blocks = folder / "blocks"
         self._name_node = name_node
+        self._web = f"{node.address}:{free_port()}"
         settings = settings | {
             "fs.defaultFS": f"hdfs://{name_node.address}",
             "dfs.datanode.hostname": node.address,
             "dfs.datanode.address": self.address,
-            "dfs.datanode.http.address": f"{node.address}:{free_port()}",
+            "dfs.datanode.http.address": self._web,
             "dfs.datanode.ipc.address": f"{node.address}:{free_port()}",
             "dfs.datanode.http.internal-proxy.port": str(free_port()),
             "dfs.datanode.data.dir": f"file://{self.blocks}",
@@ -140,11 +134,14 @@ class DataNode(ServerProcess):
         super().__init__([*node.prefix, *_java("96m", folder, settings), _DATA_NODE], folder, "")
 
     def is_ready(self) -> bool:
-        """Whether blocks can be written to it, as far as the NameNode knows."""
-        ready = self._name_node.has([self.address])
-        if not ready:
+        """Whether blocks can be written to it: it has joined, and the NameNode knows of it. Each alone is not enough:
+        the NameNode takes one that was killed for alive for a while."""
+        actors = _facts(self._web, "DataNode", "DataNodeInfo").get("BPServiceActorInfo", "[]")
+        joined = any(actor["ActorState"] == "RUNNING" for actor in json.loads(actors))
+        if not joined or not self._name_node.has([self.address]):
             time.sleep(0.1)
-        return ready
+            return False
+        return True
 
 
 class HdfsCluster:
@@ -166,7 +163,7 @@ class HdfsCluster:
     ) -> None:
         self._running = ExitStack()
         self._racks = folder / "racks"
-        given = _SETTINGS | {"dfs.replication": str(min(3, len(nodes)))} | (more or {})
+        given = _SETTINGS | {"dfs.replication": str(max(1, min(3, len(nodes))))} | (more or {})
         given |= {name.replace("_", "."): value for name, value in settings.items()}
         if any(node.rack for node in nodes):
             self._racks.parent.mkdir(parents=True, exist_ok=True)
@@ -204,6 +201,18 @@ class HdfsCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._running.close()
+
+
+def _facts(address: str, service: str, name: str) -> dict[str, Any]:
+    """A JMX bean of a server; nothing if it does not answer."""
+    try:
+        url = f"http://{address}/jmx?qry=Hadoop:service={service},name={name}"
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            beans = json.load(answer)["beans"]
+    except OSError:
+        time.sleep(0.1)
+        return {}
+    return beans[0] if beans else {}
 
 
 def _java(heap: str, folder: Path, settings: dict[str, str]) -> list[str]:

@@ -129,7 +129,7 @@ assert client.listing("/") is not None
 @pytest.mark.parametrize(
     ("environment", "line"),
     (
-        ({"HIDE": "java"}, "hdfs: needs Java 17: install it, or set JAVA_HOME"),
+        ({"HIDE": "java", "PATH": "/nowhere", "JAVA_HOME": ""}, "hdfs: needs Java 17: install it, or set JAVA_HOME"),
         ({"HIDE": "pyspark"}, "hdfs: needs the jars of pyspark: pip install 'safekeeper[hdfs]'"),
     ),
     ids=("no Java", "no jars"),
