@@ -2,9 +2,13 @@
 
 from collections import Counter
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from safekeeper.backends.hdfs.peace import Link, Network, Node
+
+unhurried = settings(deadline=None)
+"""For properties: how long an example takes says nothing on a machine that others use, too."""
 
 
 def two_racks(per_rack=4, wire=2, link=4):

@@ -82,9 +82,9 @@ def test_all_chunks_get_their_turn_and_never_more_at_once_than_fit(start):
                         busy.append(turn.favoured)
                         seen.append([list(pipeline) for pipeline in busy])
                     time.sleep(0.002)
-                    turn.written_to(turn.favoured)
                     with lock:
                         busy.remove(turn.favoured)
+                    turn.written_to(turn.favoured)  # which ends the turn
 
     with ThreadPoolExecutor(len(writers)) as pool:
         list(pool.map(write, writers))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from safekeeper.backends.hdfs.peace import Link, Network, Node, NoPlan, Residual, replicas_per_rack
 
-from .networks import check_pipeline, most_per_rack, networks, two_racks, used
+from .networks import check_pipeline, most_per_rack, networks, two_racks, unhurried, used
 
 seeds = st.integers(0, 2**32).map(random.Random)
 
@@ -30,6 +30,7 @@ def place_all(network, generator, replicas):
     return residual, placed
 
 
+@unhurried
 @given(networks(), seeds, st.integers(1, 5))
 def test_no_edge_is_used_above_its_capacity(network, generator, replicas):
     residual, placed = place_all(network, generator, replicas)
@@ -38,6 +39,7 @@ def test_no_edge_is_used_above_its_capacity(network, generator, replicas):
     assert all(residual.left(edge) == capacity - taken[edge] for edge, capacity in enumerate(network.capacities))
 
 
+@unhurried
 @given(networks(), seeds, st.integers(1, 5))
 def test_a_pipeline_is_a_way_through_the_network_that_hdfs_leaves_as_it_is(network, generator, replicas):
     for writer, pipeline in place_all(network, generator, replicas)[1]:
@@ -45,6 +47,7 @@ def test_a_pipeline_is_a_way_through_the_network_that_hdfs_leaves_as_it_is(netwo
         check_pipeline(network, writer, pipeline)
 
 
+@unhurried
 @given(networks(), seeds)
 def test_replicas_are_in_the_writers_rack_then_in_another_then_in_that_one_where_the_cluster_is_large_enough(
     network, generator
@@ -60,6 +63,7 @@ def test_replicas_are_in_the_writers_rack_then_in_another_then_in_that_one_where
             assert racks[2] == racks[1] or sizes[racks[1]] == 1
 
 
+@unhurried
 @given(networks(), seeds, st.integers(1, 5))
 def test_what_does_not_fit_takes_nothing(network, generator, replicas):
     residual, _ = place_all(network, generator, replicas)
@@ -73,6 +77,7 @@ def test_what_does_not_fit_takes_nothing(network, generator, replicas):
             assert [residual.left(edge) for edge in range(len(network.capacities))] == before
 
 
+@unhurried
 @given(networks(), seeds, st.integers(1, 4))
 def test_what_is_given_back_can_be_taken_again(network, generator, replicas):
     residual, placed = place_all(network, generator, replicas)
@@ -167,6 +172,7 @@ def test_an_edge_without_capacity_is_refused(bad):
         bad()
 
 
+@unhurried
 @given(st.integers(1, 12), st.integers(1, 6))
 def test_the_limit_per_rack_is_the_name_nodes(replicas, racks):
     assert replicas_per_rack(replicas, racks) == most_per_rack(replicas, racks)

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from safekeeper.backends.hdfs.peace import NoPlan
 from safekeeper.backends.hdfs.schedule import Request, Schedule
 
-from .networks import check_pipeline, networks, two_racks, used
+from .networks import check_pipeline, networks, two_racks, unhurried, used
 
 
 def schedule_of(network=None, seed=1, **options):
     return Schedule(network or two_racks(), random.Random(seed), **options)
 
 
+@unhurried
 @given(networks(), st.randoms(use_true_random=False), st.sampled_from(["keep", "release"]), st.data())
 def test_every_request_is_served_in_the_end_and_never_above_capacity(network, generator, unfinished, data):
     schedule = Schedule(network, generator, unfinished=unfinished)

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 from safekeeper.bench.fluid import Fluid, fair_rates
 from safekeeper.bench.peace_simulator import PAPER, PEACE, STOCK, Simulation, plots_of, runs_of, table_of
 
+from .networks import unhurried
+
 SMALL = replace(PAPER, name="small", racks=(4, 4), writers=8, chunks=8, disk_rate=1e12)
 
 
+@unhurried
 @given(
     st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=12),
     st.lists(st.floats(0.5, 100), min_size=6, max_size=6),
