@@ -34,6 +34,7 @@ from safekeeper.backend import (
     SupportsVerify,
     Survives,
 )
+from safekeeper.backends.hdfs.peace_cli import app as peace
 from safekeeper.bench.cli import app as bench
 from safekeeper.dev.cli import app as dev
 from safekeeper.errors import Corruption, SafekeeperError
@@ -48,6 +49,7 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 app.add_typer(dev, name="dev")
+app.add_typer(peace, name="peace")
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 

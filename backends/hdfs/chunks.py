@@ -50,7 +50,8 @@ def _write_chunk(
     client: Client, turns: Turns, path: str, value: bytes, start: int, block: int, replication: int, sync: str
 ) -> None:
     with turns.take() as turn:
-        out = client.create(path, replication=replication, block_size=block, favoured=turn.favoured)
+        # A block that is full does not tell its pipeline any more: this one has room for one more checksum.
+        out = client.create(path, replication=replication, block_size=block + 512, favoured=turn.favoured)
         try:
             out.write(value, start, start + block)
             # Before closing: a file that is complete for the NameNode but not on a disk is lost whole in a power cut.
