@@ -13,7 +13,7 @@ be believed of them after a crash, are in `docs/format.md`; the code reads well 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -25,6 +25,7 @@ from safekeeper.backend import (
     CheckpointId,
     Compaction,
     Damage,
+    Intact,
     Receipt,
     Stats,
     Survives,
@@ -33,6 +34,7 @@ from safekeeper.backends.local import os_errors_as_unavailable, survives_on, una
 from safekeeper.backends.log.claim import writer_folders
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.options import LogOptions
+from safekeeper.backends.log.salvage import Salvage
 from safekeeper.backends.log.shared import Log, share, unshare
 from safekeeper.backends.log.verify import verify
 from safekeeper.registry import Url
@@ -112,13 +114,20 @@ class LogBackend(Backend):
             log = self._find()
             return log.stats() if log else Stats(0, 0)
 
-    def verify(self) -> Iterator[Damage]:
+    def verify(self, checked: Callable[[int], object] = lambda _: None) -> Iterator[Damage]:
         self.check_open()
         with os_errors_as_unavailable(self._root):
             for folder in writer_folders(self._root):
-                for damage in verify(folder):
+                for damage in verify(folder, checked):
                     self.check_open()
                     yield damage
+
+    def salvage(self, checked: Callable[[int], object] = lambda _: None) -> Iterator[Intact | Damage]:
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            for found in Salvage(self._root, checked).run():
+                self.check_open()
+                yield found
 
     def _find(self) -> Log | None:
         """The log behind this handle; None if there is no such folder, which then has nothing in it."""

@@ -1,9 +1,10 @@
-"""A process that stops itself (SIGSTOP) between two steps of a write. Its functions run inside a `Peer`."""
+"""What runs inside a `Peer`: among others, stopping itself (SIGSTOP) between two steps of a write."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,18 @@ from safekeeper.backends.log.head import Head
 
 FILE_STEPS = ("create", "write", "write_synced", "sync", "sync_folder", "replace", "remove")
 HEAD_STEPS = ("choose", "take", "publish", "publish_generation")
+
+
+def compact(store: Any) -> None:
+    """Compact whatever has a dead record."""
+    store.compact()
+
+
+def fork_a_child_that_stays(store: Any) -> None:
+    """Leave a child behind, which may outlive this process by a moment."""
+    if os.fork() == 0:
+        time.sleep(0.5)
+        os._exit(0)
 
 
 def steps_of_a_write(store: Any, operations: dict[CheckpointId, bytes]) -> list[str]:
