@@ -5,7 +5,7 @@
 The host may be a name service that the settings in `$HADOOP_CONF_DIR` define, or be left away (`hdfs:///folder`) for
 the one that they name as the default. The options are the fields of `HdfsOptions`. What a write survives is in
 `docs/durability.md`, the layout in `layout.py`; the code reads well in this order: `layout`, `index`, `store`
-(reading), `chunks`, `writer`, `compaction`, `backend`. Only `client.py` knows of Java.
+(reading), `chunks`, `open_segment`, `writer`, `compaction`, `backend`. Only `client.py` knows of Java.
 """
 
 from safekeeper.backends.hdfs.backend import HdfsBackend
