@@ -30,7 +30,7 @@ def make(client, path):
     return lambda **options: client.create(path, **{"replication": 2, "block_size": 1 << 20, **options})
 
 
-@pytest.mark.parametrize("size", (0, 10, 100_000, 3_000_000), ids=("empty", "small", "direct", "blocks"))
+@pytest.mark.parametrize("size", (0, 1, 10, 100_000, 3_000_000), ids=("empty", "one", "small", "direct", "blocks"))
 def test_bytes_come_back_as_they_went(client, make, path, size):
     data = os.urandom(size)
     out = make()
@@ -40,6 +40,7 @@ def test_bytes_come_back_as_they_went(client, make, path, size):
         assert file.length == size
         assert file.read(0, size) == data
         assert file.read(size // 2, size - size // 2) == data[size // 2 :]
+    assert bytes(size) == b"\0" * size  # bytes that the interpreter shares were not written to
 
 
 def test_what_was_synced_can_be_read_while_the_file_is_open(client, make, path):
