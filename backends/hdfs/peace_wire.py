@@ -31,6 +31,8 @@ HEAD = struct.Struct("<BII")
 TAG_BYTES = 16
 MAX_BODY_BYTES = 64 * 1024
 LEAST_SECRET_BYTES = 16
+MOST_CHUNKS = 4096
+"""How many chunks one request asks for at most."""
 _U32 = struct.Struct("<I")
 _NUMBER = struct.Struct("<Q")
 
@@ -79,6 +81,8 @@ class Ask:
         body.end()
         if not 1 <= replicas <= 512:
             raise BadFrame(f"{replicas} replicas are asked for: HDFS keeps 1 to 512")
+        if chunks > MOST_CHUNKS:
+            raise BadFrame(f"{chunks} chunks are asked for: at most {MOST_CHUNKS} are")
         return cls(host, rack, replicas, chunks, checkpoint)
 
 
