@@ -216,7 +216,7 @@ def main() -> None:
     for result in results:
         for arm in result.rates:
             if arm != OURS:
-                print(result.goal(OURS, arm, AT_MOST_15_PERCENT_OVER))
+                print(result.at_least(AT_MOST_15_PERCENT_OVER, OURS, arm))
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ def main() -> None:
     with server_at(given.url) as url:
         results = report(compare(url, threads, given.rounds, seconds), "safekeeper")
     for result in results:
-        print(result.goal("safekeeper", "happybase", AT_MOST_15_PERCENT_OVER))
+        print(result.at_least(AT_MOST_15_PERCENT_OVER, "safekeeper", "happybase"))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ Measure = Callable[[], float]
 """Runs one round of an arm and returns its rate: more is better."""
 
 
-AT_MOST_15_PERCENT_OVER = 1 / 1.15
+AT_MOST_15_PERCENT_OVER = 0.87
 """As a ratio of rates: what a backend may cost on top of its driver doing the same."""
 
 
@@ -62,11 +62,10 @@ class Result:
         """How many times as fast as *base* an arm was, compared round by round."""
         return Spread.of(a / b for a, b in zip(self.rates[arm], self.rates[base], strict=True))
 
-    def goal(self, arm: str, base: str, at_least: float) -> Goal:
-        """Whether *arm* is at least so many times as fast as *base*; the median decides."""
+    def at_least(self, wanted: float, arm: str, base: str) -> Goal:
+        """That *arm* is *wanted* times as fast as *base*."""
         found = self.ratio(arm, base)
-        text = f"{self.title}: {arm} at least {at_least:.2f} times as fast as {base}: {found}"
-        return Goal(text, found.median >= at_least)
+        return Goal(f"{self.title}: {arm} at least {wanted:g} times {base}: {found}", found.median >= wanted)
 
     def table(self, base: str) -> Table:
         """A table with each arm's rate, and *base* as a multiple of it."""
@@ -86,17 +85,12 @@ def interleave(
     names = list(arms)
     result = Result(title, unit, {name: [] for name in names})
     for turn in range(-1 if warm_up else 0, rounds):
-        for name in rotated(names, turn):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
             rate = arms[name]()
             if turn >= 0:
                 result.rates[name].append(rate)
     return result
-
-
-def rotated(names: list[str], turn: int) -> list[str]:
-    """The order of a round: in each another name is the first."""
-    shift = turn % len(names)
-    return names[shift:] + names[:shift]
 
 
 def report(results: Iterable[Result], base: str, output: Path | None = None) -> list[Result]:

@@ -202,7 +202,7 @@ def judged(results: Iterable[Result]) -> Iterator[Result]:
         for name, wanted in GOALS.items():
             if result.title.startswith(name):
                 for base, least in wanted.items():
-                    print(result.goal("log", base, least))
+                    print(result.at_least(least, "log", base))
 
 
 TABLES = {"threads": threads_table, "group": group_table, "bulk": bulk_table, "large": large_table}

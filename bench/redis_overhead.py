@@ -126,7 +126,7 @@ def main() -> None:
     seconds = given.seconds or (0.3 if given.quick else 1.0)
     found = (measure(each, threads, given.rounds, seconds) for each in given.appendfsync.split(","))
     for result in report(itertools.chain.from_iterable(found), "safekeeper", given.output):
-        print(result.goal("safekeeper", "redis-py", AT_MOST_15_PERCENT_OVER))
+        print(result.at_least(AT_MOST_15_PERCENT_OVER, "safekeeper", "redis-py"))
 
 
 if __name__ == "__main__":

@@ -52,6 +52,5 @@ def test_a_goal_is_met_by_the_median_and_shows_the_spread():
     rates = {"fast": iter([3.0, 4.0, 1.0]), "slow": iter([1.0, 1.0, 1.0])}
     arms = {name: (lambda it=it: next(it)) for name, it in rates.items()}
     result = interleave(arms, 3, "title", warm_up=False)
-    met = "goal met: title: fast at least 3.00 times as fast as slow: 3.00 (1.00-4.00)"
-    assert str(result.goal("fast", "slow", 3)) == met
-    assert not result.goal("fast", "slow", 3.1).met
+    assert str(result.at_least(3, "fast", "slow")) == ("goal met: title: fast at least 3 times slow: 3.00 (1.00-4.00)")
+    assert not result.at_least(3.1, "fast", "slow").met
