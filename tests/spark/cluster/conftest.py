@@ -131,7 +131,9 @@ class Driver:
         for pid in (self.jvm, self._process.pid):
             if pid:
                 send(pid, signal.SIGKILL)
-        self._process.communicate()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
         if self._application:  # where `local-cluster` has its executors' files
             shutil.rmtree(spark_home() / "work" / self._application, ignore_errors=True)
 
