@@ -20,7 +20,8 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
-from safekeeper.backends.hdfs.peace import Network, Residual
+from safekeeper.backends.hdfs.network import Network
+from safekeeper.backends.hdfs.peace import Residual
 from safekeeper.backends.hdfs.schedule import Request, Schedule
 from safekeeper.backends.hdfs.topology import Topology
 from safekeeper.bench.fluid import Fluid

@@ -15,7 +15,7 @@ from typing import Self
 
 from safekeeper.backends.hdfs.client import Client
 from safekeeper.backends.hdfs.coordinator import Coordinator
-from safekeeper.backends.hdfs.peace import Network
+from safekeeper.backends.hdfs.network import Network
 from safekeeper.backends.hdfs.peace_client import PeacePlacement
 from safekeeper.backends.hdfs.placement import Counts, Placement, StockPlacement, Turn
 from safekeeper.backends.hdfs.schedule import DONE_FRACTION, Schedule

@@ -22,7 +22,7 @@ from typing import Self
 
 from safekeeper.agent.frames import BadFrame, Body
 from safekeeper.backends.hdfs import peace_wire as wire
-from safekeeper.backends.hdfs.peace import Network, NoPlan
+from safekeeper.backends.hdfs.network import Network, NoPlan
 from safekeeper.backends.hdfs.peace_wire import Ask, Granted, Kind, Role, Seal
 from safekeeper.backends.hdfs.schedule import DONE_FRACTION, Grant, Request, Schedule
 from safekeeper.errors import Unavailable

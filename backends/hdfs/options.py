@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from safekeeper.backends.hdfs.peace import WIRE_CAPACITY
+from safekeeper.backends.hdfs.network import WIRE_CAPACITY
 from safekeeper.backends.hdfs.peace_client import WAIT_SECONDS
 from safekeeper.errors import BadUrl
 from safekeeper.registry import Size, Url

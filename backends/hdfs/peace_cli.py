@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from safekeeper.backends.hdfs.peace import WIRE_CAPACITY
+from safekeeper.backends.hdfs.network import WIRE_CAPACITY
 from safekeeper.backends.hdfs.peace_options import SECRET_VARIABLE, host_and_port, read_secret
 from safekeeper.backends.hdfs.topology import Topology, link_capacity
 from safekeeper.errors import BadUrl

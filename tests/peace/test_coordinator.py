@@ -17,7 +17,7 @@ import pytest
 from safekeeper.agent.frames import BadFrame
 from safekeeper.backends.hdfs import peace_client, peace_wire
 from safekeeper.backends.hdfs.coordinator import Coordinator
-from safekeeper.backends.hdfs.peace import Link, Network, Node
+from safekeeper.backends.hdfs.network import Link, Network, Node
 from safekeeper.backends.hdfs.peace_client import PeacePlacement
 from safekeeper.backends.hdfs.peace_wire import Ask, Handshake, Kind, Role
 from safekeeper.errors import Unavailable
@@ -244,7 +244,7 @@ def test_a_coordinator_that_came_back_is_found(start, monkeypatch):
 SERVE = """
 import sys
 from safekeeper.backends.hdfs.coordinator import Coordinator
-from safekeeper.backends.hdfs.peace import Link, Network, Node
+from safekeeper.backends.hdfs.network import Link, Network, Node
 nodes = [Node(f"10.0.{rack}.{n}:9866", f"/{rack}", 1, 1) for rack in (1, 2) for n in range(1, 5)]
 network = Network(nodes, [Link("/1", "/2", 1), Link("/2", "/1", 1)])
 with Coordinator(network, sys.argv[1], patience_seconds=float(sys.argv[2])) as coordinator:

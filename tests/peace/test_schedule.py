@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from safekeeper.backends.hdfs.peace import NoPlan
+from safekeeper.backends.hdfs.network import NoPlan
 from safekeeper.backends.hdfs.schedule import Request, Schedule
 
 from .networks import check_pipeline, networks, two_racks, unhurried, used

@@ -9,7 +9,9 @@ import time
 
 import pytest
 
+from safekeeper.backends.hdfs.topology import Topology
 from safekeeper.bench.shaped_network import ShapedNetwork
+from safekeeper.dev.hdfs import HdfsCluster, Node
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
@@ -49,7 +51,9 @@ def test_servers_reach_each_other_and_nothing_is_left_behind():
 
 MAKE = """
 import time
+from safekeeper.backends.hdfs.topology import Topology
 from safekeeper.bench.shaped_network import ShapedNetwork
+from safekeeper.dev.hdfs import HdfsCluster, Node
 with ShapedNetwork({"/rack1": 1, "/rack2": 1}):
     print("made", flush=True)
     time.sleep(600)
@@ -80,3 +84,23 @@ def test_the_experiment_runs_and_hits_its_plans():
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "goal met: all at once, equal sizes: at least 95 % of the chunks where they were planned" in done.stdout
+
+
+@pytest.mark.crash
+@pytest.mark.skipif(not LONG, reason="five Java servers; SAFEKEEPER_TEST_LEVEL=long runs it")
+def test_calibrating_finds_that_the_link_is_narrow(tmp_path):
+    with ShapedNetwork({"/rack1": 2, "/rack2": 2}) as network:
+        nodes = [Node(server.address, server.rack, server.prefix) for server in network.servers]
+        with HdfsCluster(tmp_path / "hdfs", nodes, name_node=Node(network.host)) as cluster:
+            network.shape(wire_mbit=80, link_mbit=10)
+            command = [sys.executable, "-m", "safekeeper.cli", "peace", "calibrate", "--wire", "8"]
+            done = subprocess.run(
+                [*network.servers[0].prefix, *command, f"hdfs://{cluster.name_node.address}", "topology.json"],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+    assert done.returncode == 0, done.stderr
+    assert Topology.load(tmp_path / "topology.json").link in (1, 2)  # an eighth of a wire's 8, more or less
+    assert "at least" not in done.stdout
