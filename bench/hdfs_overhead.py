@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import subprocess
 import tempfile
 import time
@@ -31,14 +32,17 @@ from safekeeper.bench.goals import Goal
 from safekeeper.bench.interleave import Measure, Result, interleave, report
 from safekeeper.dev.hdfs import HdfsCluster, Node
 from safekeeper.dev.process import find_command
+from safekeeper.registry import Url
 
 VALUE_BYTES = 64 << 20
 RECORD_BYTES = 200
 STORED_BYTES = 304
 """What a block with one such record is: the peer writes as many."""
 MOST_BELOW = 0.15
-_OF_DATA_NODES = frozenset(
-    {"SendHeartbeat", "BlockReceivedAndDeleted", "BlockReport", "RegisterDatanode", "VersionRequest"}
+_COUNTED_AFTER = 12.0
+"""Seconds: the NameNode counts its calls anew every ten."""
+_NOT_OF_CLIENTS = re.compile(
+    r"Overall|Deferred|SendHeartbeat|BlockReceivedAndDeleted|BlockReport|RegisterDatanode|VersionRequest"
 )
 
 
@@ -95,7 +99,7 @@ def compare(cluster: HdfsCluster, replicas: int, given: argparse.Namespace) -> I
                 "safekeeper": records_of_ours(store, given.seconds),
                 "java": lambda: float(raw.records(f"/raw-{replicas}/records", STORED_BYTES, nanoseconds)),
             }
-            title = f"records of {RECORD_BYTES} bytes, each synced, on {replicas} replicas"
+            title = f"records of {RECORD_BYTES} bytes, each synced, on {replicas} replica{'s' if replicas > 1 else ''}"
             yield judged(interleave(arms, given.rounds, title))
         if "values" in given.only:
             value = random.Random(0).randbytes(VALUE_BYTES)  # noqa: S311
@@ -106,7 +110,7 @@ def compare(cluster: HdfsCluster, replicas: int, given: argparse.Namespace) -> I
                 "java": lambda: raw.values(folder, given.values, array, VALUE_BYTES, 1) / 1e6,
                 "java, chunks": lambda: raw.values(folder, given.values, array, chunk, threads) / 1e6,
             }
-            title = f"values of 64 MiB on {replicas} replicas"
+            title = f"values of 64 MiB on {replicas} replica{'s' if replicas > 1 else ''}"
             yield judged(interleave(arms, given.rounds, title, "MB/s"))
     raw.close()
     client.close()
@@ -127,18 +131,21 @@ def count_calls(cluster: HdfsCluster, writes: int = 1000) -> str:
     with safekeeper.open(url) as store:
         for number in range(writes):
             store.write(Batch({CheckpointId("bench", b"%d" % number): bytes(RECORD_BYTES)}))
-        files = store.stats().details["segments"]  # type: ignore[attr-defined]
     after = _calls(cluster)
+    client = Client(f"hdfs://{cluster.name_node.address}", {})
+    files = len(client.listing(f"{Url.parse(url).path}/segments") or ())
+    client.close()
     done = {name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name, 0)}
     calls = ", ".join(f"{count} {name}" for name, count in sorted(done.items(), key=lambda pair: -pair[1]))
     return f"{writes} small writes, opening and closing included: {files} file, {sum(done.values())} calls ({calls})"
 
 
 def _calls(cluster: HdfsCluster) -> dict[str, int]:
+    time.sleep(_COUNTED_AFTER)
     port = cluster.name_node.address.rpartition(":")[2]
     facts = cluster.name_node.facts(f"RpcDetailedActivityForPort{port}")
     counts = {name.removesuffix("NumOps"): int(count) for name, count in facts.items() if name.endswith("NumOps")}
-    return {name: count for name, count in counts.items() if name not in _OF_DATA_NODES}
+    return {name: count for name, count in counts.items() if not _NOT_OF_CLIENTS.match(name)}
 
 
 def main() -> None:

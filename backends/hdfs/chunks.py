@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from safekeeper.backends.hdfs.client import Client
-from safekeeper.backends.hdfs.layout import Head
-from safekeeper.backends.hdfs.placement import Placement, Turns
+from safekeeper.backends.hdfs.layout import Head, block_for
+from safekeeper.backends.hdfs.placement import Placement, Turn
 from safekeeper.backends.log.format import check_value
 from safekeeper.errors import Corruption, Unavailable
 
@@ -28,39 +29,52 @@ class Parallel(Protocol):
         """*work* on all *items*, several at once."""
 
 
-def write_chunks(
-    by: Parallel, placement: Placement, folder: str, head: Head, value: bytes, group: str, replication: int, sync: str
-) -> None:
+@dataclass(frozen=True, slots=True)
+class ChunkFiles:
+    """How chunks are written."""
+
+    folder: str
+    replication: int
+    needed: int
+    """How many DataNodes must have one."""
+    to_disk: bool
+
+
+def write_chunks(by: Parallel, placement: Placement, how: ChunkFiles, head: Head, value: bytes, group: str) -> None:
     """Write the chunks of *value* that *head* names. What was written is removed again if one of them fails."""
     parts = [(name, n * head.chunk) for n, name in enumerate(head.names())]
     try:
-        with placement.chunks(len(parts), replication, group) as turns:
+        with placement.chunks(len(parts), how.replication, group) as turns:
 
             def write(part: tuple[str, int]) -> None:
                 name, start = part
-                _write_chunk(by.client, turns, f"{folder}/{name}", value, start, head.chunk, replication, sync)
+                with turns.take() as turn:
+                    _write_chunk(by.client, turn, how, name, value, start, start + head.chunk)
 
             by.in_parallel(write, parts)
     except BaseException:
-        remove_chunks(by.client, folder, head)
+        remove_chunks(by.client, how.folder, head)
         raise
 
 
-def _write_chunk(
-    client: Client, turns: Turns, path: str, value: bytes, start: int, block: int, replication: int, sync: str
-) -> None:
-    with turns.take() as turn:
-        # A block that is full does not tell its pipeline any more: this one has room for one more checksum.
-        out = client.create(path, replication=replication, block_size=block + 512, favoured=turn.favoured)
-        try:
-            out.write(value, start, start + block)
-            # Before closing: a file that is complete for the NameNode but not on a disk is lost whole in a power cut.
-            out.hsync() if sync == "hsync" else out.hflush()
-            turn.written_to(out.pipeline())
-            out.close()
-        except BaseException:
-            out.abandon()
-            raise
+def _write_chunk(client: Client, turn: Turn, how: ChunkFiles, name: str, value: bytes, start: int, end: int) -> None:
+    out = client.create(
+        f"{how.folder}/{name}",
+        replication=how.replication,
+        block_size=block_for(end - start),
+        favoured=turn.favoured,
+    )
+    try:
+        out.write(value, start, end)
+        # Before closing: a file that is complete for the NameNode but not on a disk is lost whole in a power cut.
+        out.hsync() if how.to_disk else out.hflush()
+        if out.replicas() < how.needed:
+            raise Unavailable(f"{out.path}: only {out.replicas()} DataNode has it: start another one")
+        turn.written_to(out.pipeline())
+        out.close()
+    except BaseException:
+        out.abandon()
+        raise
 
 
 def read_chunks(by: Parallel, folder: str, heads: Sequence[Head]) -> list[bytes]:

@@ -29,7 +29,7 @@ from typing import Final
 
 from safekeeper.backend import Compaction
 from safekeeper.backends.hdfs.client import OutputStream
-from safekeeper.backends.hdfs.layout import Entry, Found, encode_copies, encode_footer
+from safekeeper.backends.hdfs.layout import Entry, Found, block_for, encode_copies, encode_footer
 from safekeeper.backends.hdfs.store import Segment, Store
 from safekeeper.backends.hdfs.writer import Writer
 from safekeeper.backends.log.format import BLOCK, check_value, encode_record_head, encode_segment_head, padding
@@ -85,7 +85,7 @@ class Compactor:
         name = f"{self._writer.clock.next():020d}-{self._writer.id:08x}"
         path = self._store.path("compaction", name)
         out = client.create(
-            path, replication=self._store.replication, block_size=self._store.options.segment + _BLOCK_BYTES
+            path, replication=self._store.replication, block_size=block_for(self._store.options.segment)
         )
         try:
             if not self._alone(name):

@@ -119,6 +119,14 @@ class Head(NamedTuple):
         return [f"{self.writer:08x}-{self.number:08x}-{part:04d}" for part in range(-(-self.size // self.chunk))]
 
 
+def block_for(size: int) -> int:
+    """The size of the HDFS block of a file with about *size* bytes: so much more that the file ends before its block.
+
+    With the block its pipeline would end, and nobody could tell any more where the bytes are.
+    """
+    return (size + size // 8 + 511) // 512 * 512
+
+
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 

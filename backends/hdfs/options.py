@@ -25,8 +25,8 @@ class HdfsOptions:
     replication: int | None = None
     """How many DataNodes each file is on; none: what the cluster has as its default."""
     segment: Size = _128_MIB
-    """At about this size a segment is sealed and the next one begun. It is its block size too, so that the NameNode is
-    not needed while a segment is written."""
+    """At about this size a segment is sealed and the next one begun. It is one block, so that the NameNode is not
+    needed while it is written."""
     large: Size = _8_MIB
     """A value of this size or more is not put into a segment but into chunk files."""
     chunk: Size = _16_MIB

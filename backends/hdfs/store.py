@@ -21,7 +21,7 @@ from safekeeper.backends.hdfs.layout import Entry, Found, Head, Scanner, open_re
 from safekeeper.backends.hdfs.options import HdfsOptions, Place, settings_of
 from safekeeper.backends.hdfs.trouble import Missing
 from safekeeper.backends.server_clock import now
-from safekeeper.errors import Corruption, Unavailable
+from safekeeper.errors import Closed, Corruption, Unavailable
 
 _RUN_BYTES: Final = 4 << 20  # read at once at most, unless one record is larger
 _RUN_GAP: Final = 16 << 10  # cheaper to read than to skip
@@ -53,7 +53,7 @@ class Segment:
     def load(self, status: FileStatus) -> list[Found]:
         """What is new in it since the last time."""
         if status.is_open:
-            self.close()  # a stream that was opened earlier sees no more than then
+            self._stream = None  # one that was opened earlier sees no more than then
         stream = self._opened(status.length)
         found = None
         if not status.is_open and not self._scanner.end:
@@ -80,17 +80,9 @@ class Segment:
         """A stream that reaches to *length* if the file does: one that was opened earlier may see less of it."""
         with self._lock:
             if self._stream is None or self._stream.length < length:
-                stream, self._stream = self._stream, self._client.open(self.path)
-                if stream is not None:
-                    stream.close()
+                # The old one is not closed: others may be reading from it, and between two reads it holds nothing.
+                self._stream = self._client.open(self.path)
             return self._stream
-
-    def close(self) -> None:
-        """Give back the stream; it is opened again when it is needed."""
-        with self._lock:
-            stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.close()
 
 
 class Store:
@@ -167,8 +159,6 @@ class Store:
                 del self.segments[segment.file_id]
             if gone:
                 self.index.forget_files({segment.file_id for segment in gone})
-        for segment in gone:
-            segment.close()
 
     def _segment(self, status: FileStatus) -> Segment:
         segment = self.segments.get(status.file_id)
@@ -242,13 +232,17 @@ class Store:
 
     def in_parallel(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """*work* on all *items*, several at once. Not to be called inside such work."""
-        return [work(item) for item in items] if len(items) < 2 else list(self._readers.map(work, items))
+        if len(items) < 2:
+            return [work(item) for item in items]
+        try:
+            futures = [self._readers.submit(work, item) for item in items]
+        except RuntimeError as error:
+            raise Closed("this store was closed: open a new one") from error
+        return [future.result() for future in futures]
 
     def close(self) -> None:
         """Let go of everything."""
-        self._readers.shutdown(cancel_futures=True)
-        for segment in list(self.segments.values()):
-            segment.close()
+        self._readers.shutdown()
         self.client.close()
 
 

@@ -22,26 +22,19 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from threading import Condition, Lock
 from typing import Final
 
 from safekeeper.backend import Batch
-from safekeeper.backends.hdfs.chunks import R, T, remove_chunks, write_chunks
-from safekeeper.backends.hdfs.client import Client, OutputStream
-from safekeeper.backends.hdfs.layout import (
-    HEADS,
-    Entry,
-    Found,
-    Head,
-    Piece,
-    encode_footer,
-    encode_pieces,
-)
-from safekeeper.backends.hdfs.placement import Placement, Turn
-from safekeeper.backends.hdfs.store import Segment, Store
-from safekeeper.backends.log.format import RECORDS, check_value, encode_segment_head
+from safekeeper.backends.hdfs.chunks import ChunkFiles, R, T, remove_chunks, write_chunks
+from safekeeper.backends.hdfs.client import Client
+from safekeeper.backends.hdfs.layout import Entry, Head, Piece
+from safekeeper.backends.hdfs.open_segment import OpenSegment
+from safekeeper.backends.hdfs.placement import Placement
+from safekeeper.backends.hdfs.store import Store
+from safekeeper.backends.log.format import check_value
 from safekeeper.backends.server_clock import Clock, Reading, now
 from safekeeper.errors import Closed, SafekeeperError, Unavailable
 
@@ -63,83 +56,6 @@ class _Ticket:
         self.error: BaseException | None = None
         self.seconds = 0.0
         self.sequence = 0
-
-
-class OpenSegment:
-    """The segment that is being written. Used by one thread at a time."""
-
-    def __init__(self, store: Store, writer: int, number: int, turn: Turn, needed: int) -> None:
-        self._turn = turn
-        self._needed = needed
-        self._to_disk = store.options.sync == "hsync"
-        self._writer = writer
-        self._nonce = secrets.randbits(64)
-        path = store.path("segments", f"{writer:08x}-{number:06d}")
-        self._out: OutputStream = store.client.create(
-            path,
-            replication=store.replication,
-            block_size=store.options.segment,
-            favoured=turn.favoured,
-        )
-        self.segment = Segment(store.client, path, self._out.file_id)
-        self._head = encode_segment_head(number, self._nonce)  # goes with the first block
-        self.end = len(self._head)
-        self._newest: dict[tuple[str, bytes], Found] = {}
-        self._replicas = self._most_replicas = 0
-        self._synced = 0
-
-    def append(self, records: list[Piece], heads: list[Piece], sequence: int) -> tuple[list[Found], float]:
-        """Append what was written at one moment; what the index is to learn, and how many seconds the sync took."""
-        parts, found = [self._head], []
-        end = self.end
-        for pieces, kind in ((records, RECORDS), (heads, HEADS)):
-            if pieces:
-                block, placed = encode_pieces(
-                    pieces, kind, self._nonce, end, self.segment.file_id, sequence, self._writer, self._synced
-                )
-                parts += block
-                found += placed
-                end += sum(map(len, block))
-        seconds = self._write_and_sync(b"".join(parts))
-        self._head = b""
-        self.end, self._synced = end, sequence
-        self._newest.update(((each.group, each.key), each) for each in found)
-        self.segment.records += len(found)
-        self.segment.lowest = self.segment.lowest or sequence
-        return found, seconds
-
-    def _write_and_sync(self, data: bytes) -> float:
-        started = time.perf_counter()
-        self._replicas = self._out.append(data, to_disk=self._to_disk)
-        seconds = time.perf_counter() - started
-        if self._replicas < self._needed:
-            raise Unavailable(f"{self._out.path}: only {self._replicas} DataNode has it: start another one")
-        if not self._most_replicas:
-            self._turn.written_to(self._out.pipeline())
-        self._most_replicas = max(self._most_replicas, self._replicas)
-        return seconds
-
-    @property
-    def thinned_out(self) -> bool:
-        """Whether fewer DataNodes have what was written last than what was written before."""
-        return self._replicas < self._most_replicas
-
-    def seal(self) -> None:
-        """Complete the file with its contents, so that nobody has to read all of it."""
-        try:
-            found, count = list(self._newest.values()), self.segment.records
-            footer = encode_footer(found, count, self._nonce, self.end, self._synced, self._writer)
-            # Before closing: a file that is complete for the NameNode but not on a disk is lost whole in a power cut.
-            self._write_and_sync(self._head + footer)
-            self._out.close()
-            self.segment.complete, self.segment.size = True, self.end + len(footer)
-        finally:
-            self._turn.done()
-
-    def abandon(self) -> None:
-        """Write no more to it. What was acknowledged stays."""
-        self._out.abandon()
-        self._turn.done()
 
 
 class Writer:
@@ -248,12 +164,15 @@ class Writer:
         try:
             return self._append_once(records, heads)
         except Unavailable:
-            if self._open is None:  # it could not even begin
+            if not self._abandon_open():  # it could not even begin
                 raise
-            self._leave_segment(self._abandon)
+        except BaseException:
+            self._abandon_open()
+            raise
+        try:
             return self._append_once(records, heads)
         except BaseException:
-            self._leave_segment(self._abandon)
+            self._abandon_open()
             raise
 
     def _append_once(self, records: list[Piece], heads: list[Piece]) -> tuple[int, float]:
@@ -264,7 +183,8 @@ class Writer:
         with self._store.lock:
             replaced = self._store.index.add(found)
         if to.thinned_out:
-            self._next_segment()
+            with suppress(Unavailable):  # the write has happened; the next one tries it again
+                self._next_segment()
         if large := [entry for entry in replaced if entry.is_head]:
             self.submit(lambda: self._remove_replaced(large))
         return sequence, seconds
@@ -317,11 +237,18 @@ class Writer:
             self._store.segments.pop(old.segment.file_id, None)
         old.abandon()
 
-    def _leave_segment(self, leave: Callable[[OpenSegment], None]) -> None:
-        """Have no segment open any more, if there is one."""
+    def _abandon_open(self) -> bool:
+        """Write no more to the open segment; False if there is none."""
+        old, self._open = self._open, None
+        if old is None:
+            return False
+        self._abandon(old)
+        return True
+
+    def _seal_open(self) -> None:
         old, self._open = self._open, None
         if old is not None:
-            leave(old)
+            self._seal(old)
 
     def _read_clock(self) -> Reading | None:
         """What the NameNode's clock shows: the time that it gives to a new folder. Nothing of it stays."""
@@ -345,14 +272,14 @@ class Writer:
         options, started = self._store.options, time.monotonic()
         with self._numbering:
             self._large = number = self._large + 1
-        head = Head(len(value), check_value(value), options.chunk, self.id, number)
+        head = Head(len(value), 0, options.chunk, self.id, number)
         folder = self._store.path("chunks")
-        write_chunks(
-            self._chunk_writers, self._placement, folder, head, value, group, self._store.replication, options.sync
-        )
+        check = self._chunk_writers.start(check_value, value)
+        how = ChunkFiles(folder, self._store.replication, self._needed, options.sync == "hsync")
+        write_chunks(self._chunk_writers, self._placement, how, head, value, group)
         if time.monotonic() - started > options.orphans_after / 2:
             raise Unavailable(f"{group}/{key!r}: writing its chunks took too long: raise orphans-after=")
-        raw = head.encode()
+        raw = head._replace(check=check.result()).encode()
         return Piece(group, key, raw, check_value(raw))
 
     def _remove_replaced(self, entries: list[Entry]) -> None:
@@ -365,7 +292,7 @@ class Writer:
 
     def seal(self) -> None:
         """Complete the open segment, if there is one, between two writes."""
-        self._exclusively(lambda: self._leave_segment(self._seal))
+        self._exclusively(self._seal_open)
 
     def submit(self, chore: Callable[[], object]) -> None:
         """Do *chore* some time, after those before it."""
@@ -374,7 +301,7 @@ class Writer:
 
     def close(self) -> None:
         """Complete what is open and wait for the chores."""
-        self._exclusively(lambda: self._leave_segment(self._seal), closing=True)
+        self._exclusively(self._seal_open, closing=True)
         self._chores.shutdown()
         self._chunk_writers.close()
         self._placement.close()
@@ -399,9 +326,16 @@ class _Workers:
         self.client = client
         self._pool = ThreadPoolExecutor(count, "safekeeper-hdfs-write")
 
+    def start(self, work: Callable[[T], R], item: T) -> Future[R]:
+        """Begin *work*."""
+        try:
+            return self._pool.submit(work, item)
+        except RuntimeError as error:
+            raise Closed("this store was closed: open a new one") from error
+
     def in_parallel(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """*work* on all *items*, several at once; when this returns or raises, all of it has ended."""
-        futures = [self._pool.submit(work, item) for item in items]
+        futures = [self.start(work, item) for item in items]
         wait(futures)
         return [future.result() for future in futures]
 

@@ -2,7 +2,9 @@
 
 import os
 import threading
+import time
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +12,9 @@ import safekeeper
 from safekeeper import Batch, CheckpointId, Survives, Unavailable
 from safekeeper.backends.hdfs.backend import survives_on
 from safekeeper.backends.hdfs.client import Client
+from safekeeper.backends.hdfs.placement import StockPlacement
 from safekeeper.backends.hdfs.trouble import Missing
+from safekeeper.backends.hdfs.writer import Writer
 from safekeeper.registry import Url
 from safekeeper.testing.peer import Peer
 
@@ -308,6 +312,42 @@ def value_or_damage(url):
         return str(error)
 
 
+# --- order between processes ------------------------------------------------------------------------------------------
+
+
+def test_a_later_write_wins_though_the_one_before_it_ran_ahead_of_the_clock(hdfs_url):
+    """One process takes the NameNode's clock to be up to 90 ms ahead; being alone, it did not wait for that to pass."""
+    with two_processes_of_one(hdfs_url) as (one, other):
+        put(one, 0, b"first")
+        other._shared.writing()[0].clock.next()  # reading it takes a while, which would hide what this is about
+        clock = one._shared.writing()[0].clock
+        clock._bounds = replace(clock._bounds, high=clock._bounds.high + 90_000)
+        assert read(one, 0) == [b"first"]  # so that it has just seen that it is alone
+        put(other, 0, b"here I am")
+        for turn in range(5):
+            put(one, 1, b"ahead")
+            put(other, 1, b"%d" % turn)
+            assert read(other, 1) == [b"%d" % turn]
+        assert read(one, 1) == [b"4"]
+
+
+def test_a_writer_that_is_alone_does_not_wait_for_the_clock_and_one_that_is_not_does(hdfs_url, monkeypatch):
+    with two_processes_of_one(hdfs_url) as (one, other):
+        put(one, 0, b"first")
+        waited = []
+        clock = one._shared.writing()[0].clock
+        monkeypatch.setattr(clock, "settle", waited.append)
+        give_up = time.monotonic() + 60
+        while put(one, 1, b"value") or waited:
+            waited.clear()  # it waits now and then, when what it knows is too old
+            assert time.monotonic() < give_up
+        put(other, 1, b"other")
+        for _ in range(3):
+            waited.clear()
+            put(one, 1, b"value")
+            assert len(waited) == 1
+
+
 # --- what is declared -------------------------------------------------------------------------------------------------
 
 PROCESS, OS, POWER, HOST = Survives.PROCESS, Survives.OS, Survives.POWER, Survives.HOST
@@ -341,6 +381,21 @@ def test_replication_and_sync_are_what_the_url_says(hdfs_url, files, client):
             assert client._dfs.getFileInfo(path).getReplication() == 1
     with safekeeper.open(hdfs_url) as store:
         assert store.survives == PROCESS | OS | POWER  # three replicas, but one NameNode
+
+
+def test_a_write_that_too_few_data_nodes_have_is_not_acknowledged_and_harms_nobody(hdfs_url, files):
+    with safekeeper.open(f"{hdfs_url}?replication=1") as store:
+        put(store, 1, b"value")
+        strict = Writer(store._shared.store, StockPlacement(), 2, lambda: None)
+        for value in (b"small", bytes(LARGE)):
+            with pytest.raises(Unavailable, match="only 1 DataNode has it: start another one"):
+                strict.write(Batch({id_of(2): value}))
+        strict.close()
+        assert read(store, 1) == [b"value"]
+        assert read(store, 2)[0] in (None, b"small")
+        put(store, 2, b"newer")
+        assert read(store, 2) == [b"newer"]
+        assert files("chunks") == []
 
 
 def test_a_store_closed_under_a_writer_raises_closed_or_unavailable(hdfs_url):

@@ -30,7 +30,7 @@ def make(client, path):
     return lambda **options: client.create(path, **{"replication": 2, "block_size": 1 << 20, **options})
 
 
-@pytest.mark.parametrize("size", (0, 10, 100_000, 3_000_000), ids=("empty", "small", "direct", "blocks"))
+@pytest.mark.parametrize("size", (0, 1, 10, 100_000, 3_000_000), ids=("empty", "one", "small", "direct", "blocks"))
 def test_bytes_come_back_as_they_went(client, make, path, size):
     data = os.urandom(size)
     out = make()
@@ -40,6 +40,7 @@ def test_bytes_come_back_as_they_went(client, make, path, size):
         assert file.length == size
         assert file.read(0, size) == data
         assert file.read(size // 2, size - size // 2) == data[size // 2 :]
+    assert bytes(size) == b"\0" * size  # bytes that the interpreter shares were not written to
 
 
 def test_what_was_synced_can_be_read_while_the_file_is_open(client, make, path):
@@ -129,17 +130,17 @@ assert client.listing("/") is not None
 @pytest.mark.parametrize(
     ("environment", "line"),
     (
-        ({"HIDE": "java", "PATH": "/nowhere", "JAVA_HOME": ""}, "hdfs: needs Java 17: install it, or set JAVA_HOME"),
+        ({"HIDE": "java", "JAVA_HOME": ""}, "hdfs: needs Java 17: install it, or set JAVA_HOME"),
         ({"HIDE": "pyspark"}, "hdfs: needs the jars of pyspark: pip install 'safekeeper[hdfs]'"),
     ),
     ids=("no Java", "no jars"),
 )
 def test_what_is_missing_is_one_clear_line(environment, line):
     code = """
-import glob, importlib.util, os
+import importlib.util, os
 import jpype._jvmfinder
 if os.environ["HIDE"] == "java":
-    jpype._jvmfinder.LinuxJVMFinder._locations = ()
+    jpype._jvmfinder.LinuxJVMFinder._java, jpype._jvmfinder.LinuxJVMFinder._locations = "/nowhere", ()
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == os.environ.get("HIDE") else find(name, *rest)
 from safekeeper.backends.hdfs.client import Client
