@@ -1,4 +1,4 @@
-"""The bytes of `hdfs:`: what a scan believes of a segment that was cut or damaged anywhere, and what the index keeps."""
+"""The bytes of `hdfs:`: what a scan believes of a segment that was cut or damaged, and what the index keeps of it."""
 
 import pytest
 
