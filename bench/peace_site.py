@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Self
 
 from safekeeper.backends.hdfs.client import Client
@@ -95,13 +96,14 @@ class Run:
 class PlannedPlacement(StockPlacement):
     """Planned nodes at once: what is left of Peace without turns."""
 
-    def __init__(self, schedule: Schedule, writer: str) -> None:
+    def __init__(self, schedule: Schedule, lock: Lock, writer: str) -> None:
         super().__init__()
-        self._schedule, self._writer = schedule, writer
+        self._schedule, self._lock, self._writer = schedule, lock, writer
 
     def take(self) -> Turn:
         """A turn, now."""
-        return Turn(self._tally, self._schedule.stand(self._writer, REPLICAS).nodes)
+        with self._lock:
+            return Turn(self._tally, self._schedule.stand(self._writer, REPLICAS).nodes)
 
 
 @contextmanager
@@ -111,8 +113,8 @@ def placements(arm: str, network: Network, site: Site) -> Iterator[list[Placemen
         if arm == STOCK:
             yield [StockPlacement() for _ in site.servers]
         elif arm == PLANNED:
-            schedule = Schedule(network)
-            yield [PlannedPlacement(schedule, address) for address in site.addresses]
+            schedule, lock = Schedule(network), Lock()
+            yield [PlannedPlacement(schedule, lock, address) for address in site.addresses]
         else:
             secret = secrets.token_hex()
             fraction = 0.0 if arm == EAGER else DONE_FRACTION
