@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Self
 
 from safekeeper.backends.hdfs.client import Client
@@ -32,11 +33,11 @@ class Setting:
     """What is measured on."""
 
     per_rack: int = 4
-    wire_mbit: float = 40.0
-    link_mbit: float = 40.0
+    wire_mbit: float = 10.0
+    link_mbit: float = 10.0
     wire: int = 2
     """Chunks a timestep on a server's wire."""
-    chunk_bytes: int = 4 << 20
+    chunk_bytes: int = 1 << 20
     chunks: int = 4
     """Of each checkpoint; where sizes differ, on average."""
     threads: int = 4
@@ -95,13 +96,14 @@ class Run:
 class PlannedPlacement(StockPlacement):
     """Planned nodes at once: what is left of Peace without turns."""
 
-    def __init__(self, schedule: Schedule, writer: str) -> None:
+    def __init__(self, schedule: Schedule, lock: Lock, writer: str) -> None:
         super().__init__()
-        self._schedule, self._writer = schedule, writer
+        self._schedule, self._lock, self._writer = schedule, lock, writer
 
     def take(self) -> Turn:
         """A turn, now."""
-        return Turn(self._tally, self._schedule.stand(self._writer, REPLICAS).nodes)
+        with self._lock:
+            return Turn(self._tally, self._schedule.stand(self._writer, REPLICAS).nodes)
 
 
 @contextmanager
@@ -111,8 +113,8 @@ def placements(arm: str, network: Network, site: Site) -> Iterator[list[Placemen
         if arm == STOCK:
             yield [StockPlacement() for _ in site.servers]
         elif arm == PLANNED:
-            schedule = Schedule(network)
-            yield [PlannedPlacement(schedule, address) for address in site.addresses]
+            schedule, lock = Schedule(network), Lock()
+            yield [PlannedPlacement(schedule, lock, address) for address in site.addresses]
         else:
             secret = secrets.token_hex()
             fraction = 0.0 if arm == EAGER else DONE_FRACTION
@@ -154,9 +156,7 @@ class Site:
             self.addresses = [node.address for node in cluster.data_nodes]
             self._pools = [stack.enter_context(self._pool(server)) for server in self.servers]
             self._clients = [
-                # A setting of its own gives a client its own connection to the NameNode, made where the client is:
-                # by its address the NameNode knows the writer.
-                pool.submit(Client, f"hdfs://{cluster.name_node.address}", _settings(n)).result()
+                pool.submit(Client, f"hdfs://{cluster.name_node.address}", self._client_settings(n)).result()
                 for n, pool in enumerate(self._pools)
             ]
             for client in self._clients:
@@ -167,6 +167,16 @@ class Site:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def _client_settings(self, number: int) -> dict[str, str]:
+        return {
+            # A setting of its own gives a client its own connection to the NameNode, made where the client is: by its
+            # address the NameNode knows the writer.
+            "ipc.client.connection.maxidletime": str(600_000 + number),
+            # Everything is so many times smaller than in a data centre: packets, which DataNodes take in whole before
+            # they pass them on, must be, too.
+            "dfs.client-write-packet-size": str(self._setting.chunk_bytes // 64),
+        }
 
     def _pool(self, server: Server) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self._setting.threads, initializer=server.enter)
@@ -224,7 +234,3 @@ class Site:
         stream.hflush()
         turn.written_to(stream.pipeline())
         stream.close()
-
-
-def _settings(number: int) -> dict[str, str]:
-    return {"ipc.client.connection.maxidletime": str(600_000 + number)}

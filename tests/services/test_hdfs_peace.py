@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,19 +48,6 @@ def test_chunks_and_segments_go_where_they_were_planned(url, coordinator):
         assert (counts.planned, counts.hits, counts.unplanned) == (CHUNKS + 1, CHUNKS + 1, 0)
         assert store.stats().details["files_as_planned"] == CHUNKS + 1
     assert coordinator.status().running == coordinator.status().waiting == 0
-
-
-def test_everything_is_written_when_the_coordinator_goes_meanwhile(url, coordinator):
-    ids = [CheckpointId(f"g{n}", b"large") for n in range(3)]
-    with safekeeper.open(url) as store:
-        store.write(Batch({ids[0]: LARGE}))
-        coordinator.close()
-        for id in ids[1:]:
-            store.write(Batch({id: LARGE}))
-        assert store.read(ids) == [LARGE] * 3
-        counts = store.placement_counts()
-        assert counts.hits == CHUNKS + 1
-        assert counts.unplanned == 2 * CHUNKS
 
 
 def test_the_secret_may_be_the_password_of_the_url(hdfs_url, coordinator):
@@ -112,6 +101,25 @@ def test_the_command_serves_until_it_is_told_to_end(hdfs_url, monkeypatch):
             assert store.placement_counts().hits == 1
         child.send_signal(signal.SIGTERM)
         assert child.wait(60) == 0
+
+
+def test_everything_is_written_when_the_coordinator_is_killed_in_the_middle_of_a_timestep(hdfs_url, monkeypatch):
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    ids = [CheckpointId(f"g{n}", b"large") for n in range(8)]
+    with command("serve", hdfs_url, "--listen", "127.0.0.1:0", "--wire", "1") as child:
+        url = f"{hdfs_url}?{OPTIONS}&{child.stdout.readline().split()[0]}"
+        with safekeeper.open(url) as store, ThreadPoolExecutor(4) as pool:
+            writes = [pool.submit(store.write, Batch({id: LARGE})) for id in ids]
+            while store.placement_counts().planned < 4:
+                time.sleep(0.001)
+            child.kill()
+            for write in writes:
+                write.result()
+            assert store.read(ids) == [LARGE] * len(ids)
+            counts = store.placement_counts()
+            assert counts.hits >= 4
+            assert counts.unplanned > 0
+            assert counts.planned + counts.unplanned > CHUNKS * len(ids)  # and a segment with their heads
 
 
 def test_calibrating_needs_another_host(hdfs_url, tmp_path):
