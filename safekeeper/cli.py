@@ -36,6 +36,7 @@ from safekeeper.backend import (
     SupportsVerify,
     Survives,
 )
+from safekeeper.backends.hdfs.peace_cli import app as peace
 from safekeeper.bench.cli import app as bench
 from safekeeper.dev.cli import app as dev
 from safekeeper.errors import Corruption, SafekeeperError
@@ -50,6 +51,7 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 app.add_typer(dev, name="dev")
+app.add_typer(peace, name="peace")
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
@@ -325,6 +327,46 @@ def compact(url: StoreUrl, as_json: AsJson = False) -> None:
         _print_json(asdict(done))
     else:
         out.print(f"{done.bytes_before:,} bytes before, {done.bytes_after:,} after")
+
+
+@app.command()
+def prune(
+    url: StoreUrl,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    gone: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LOCATION", help="Take checkpoints there and below as gone, without looking."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the state of Spark queries whose checkpoint folder is gone.
+
+    What is removed, and what is kept because nobody can tell, is shown first. Run it where the checkpoints can be seen;
+    a checkpoint that was moved counts as gone until its query has been started at the new place.
+    """
+    from safekeeper.spark.prune import Fate, remove, stored_queries
+
+    with safekeeper.open(url) as store:
+        found = [query for query in stored_queries(store, gone or ()) if query.fate is not Fate.THERE]
+        if as_json:
+            _print_json([{**asdict(query), "fate": query.fate.value} for query in found])
+        for query in () if as_json else found:
+            action = "remove" if query.fate is Fate.GONE else "keep"
+            print(f"{action} {query.id}, {query.keys:,} keys: {query.reason} ({query.location or 'unknown'})")
+        doomed = [query for query in found if query.fate is Fate.GONE]
+        if not doomed:
+            err.print("nothing to remove")
+        elif not dry_run and (yes or _agrees(len(doomed))):
+            for query in doomed:
+                remove(store, query)
+            err.print(f"the state of {len(doomed)} queries is removed")
+
+
+def _agrees(queries: int) -> bool:
+    if not sys.stdin.isatty():
+        _fail("say --yes to remove them, or --dry-run to see them only")
+    return typer.confirm(f"Remove the state of {queries} queries?", err=True)
 
 
 def _id(group: str, key: str) -> CheckpointId:

@@ -61,6 +61,9 @@ BUNDLED: dict[str, Bundled] = {
     "rediss": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "the same over TLS"),
     "redis+unix": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "the same, by socket"),
     "hbase": Bundled("hbase", "HBaseBackend", "happybase", "hbase", "network", "process", "HBase 2, by Thrift 1"),
+    "hdfs": Bundled(
+        "hdfs.backend", "HdfsBackend", "jpype", "hdfs", "network", "process, os, power", "HDFS 3, by its client"
+    ),
 }
 
 

@@ -147,7 +147,8 @@ class _Window:
         self.data = segment.read(size, offset)
         self._words = np.frombuffer(self.data, "<u8", len(self.data) // 8)
         self._place = place_of(segment.number, offset)
-        marks = np.frombuffer(self.data, "<u4", len(self.data) // 8 * 2)[2::2]  # 8 bytes behind the start of a header
+        searched = min(len(self.data), _WINDOW)  # a larger window is for the one block that it begins with
+        marks = np.frombuffer(self.data, "<u4", searched // 8 * 2)[2::2]  # 8 bytes behind the start of a header
         units = np.flatnonzero(marks == BLOCK_MARK)
         units = units[units + BLOCK.size // 8 <= len(self._words)]
         headers = self._decode(units, _HEADERS)
