@@ -211,6 +211,12 @@ class Store:
         head, known = self._current_head(), self.state.sequence
         return max(known, head.taken or head.visible or 0) if head else known
 
+    @property
+    def durable(self) -> int:
+        """The last sequence of the folder that is known to be durable."""
+        head = self._current_head()
+        return max(self.state.manifest.sequence, (head and head.synced) or 0)
+
     def is_settled(self) -> bool:
         """Whether the writer has nothing under way that could still appear with a sequence chosen before now."""
         head = self._current_head()

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -364,3 +365,23 @@ def test_a_claim_that_fails_leaves_nothing_locked(tmp_path, monkeypatch):
 
 def fail(*_: object) -> None:
     raise Unavailable("the disk is full")
+
+
+def test_what_another_writer_has_replaced_but_not_synced_is_kept(tmp_path):
+    """A power cut takes the newer value; then the older one must be there."""
+    root = tmp_path / "store"
+    with Peer(f"log://{root}?sync=none&sync-interval=0.01") as peer, LogBackend(root) as store:
+        put(store, a=b"durable", b=b"1")
+        put(store, b=b"2")
+        put(peer, a=b"not durable")
+        while get(store, "a") == b"durable":
+            time.sleep(0.01)
+        store.compact()
+        copy = tmp_path / "after the power cut"
+        shutil.copytree(root, copy)
+        assert get(store, "a") == b"not durable"
+        peer._process.kill()
+    (theirs,) = (lock.parent for lock in copy.glob("*/lock") if f"process {peer._process.pid} " in lock.read_text())
+    shutil.rmtree(theirs)
+    with LogBackend(copy) as store:
+        assert [get(store, "a"), get(store, "b")] == [b"durable", b"2"]
