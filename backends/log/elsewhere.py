@@ -21,7 +21,7 @@ from safekeeper.backends.log.segment import Segment
 from safekeeper.backends.log.store import AllView, Store
 from safekeeper.errors import Corruption
 
-_MOST_COMPARED: Final = 50_000  # ids that two folders share, in one pass; of the others the worst is assumed
+_MOST_COMPARED: Final = 50_000  # of the ids that two folders share, in one pass; of the others the worst is assumed
 
 Mask = NDArray[np.bool_]
 
@@ -61,8 +61,11 @@ def _compare_two(
         hiding[:] = True
         return
     here, there = common_entries(table, theirs)
-    hiding[here[_MOST_COMPARED:]] = True
-    for at, their_at in zip(here[:_MOST_COMPARED].tolist(), there.tolist(), strict=False):
+    if len(here) > _MOST_COMPARED:
+        hiding[here] = True
+        some = np.random.default_rng().choice(len(here), _MOST_COMPARED, replace=False)  # others in the next pass
+        here, there = here[some], there[some]
+    for at, their_at in zip(here.tolist(), there.tolist(), strict=True):
         try:
             stamp = other.of(int(theirs.places[their_at]))
             newer = stamp > own.of(int(table.places[at]))
