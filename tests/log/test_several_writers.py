@@ -6,8 +6,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -22,6 +20,7 @@ from safekeeper.backends.log import LogBackend, LogOptions
 from safekeeper.backends.log.compaction import Compactor
 from safekeeper.testing.peer import Peer
 
+from .command import run
 from .history import FOREVER, Operation, problem
 from .inside import compact, fork_a_child_that_stays, write_and_stop
 from .power import QuickFiles
@@ -137,12 +136,6 @@ def test_a_grave_is_kept_for_a_writer_that_has_not_finished(tmp_path):
 
 
 # --- beside live writers ----------------------------------------------------------------------------------------------
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "safekeeper.cli", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_stat_verify_and_compact_work_beside_live_writers(tmp_path):
