@@ -252,7 +252,7 @@ def test_the_history_of_processes_that_are_stopped_killed_and_forked_keeps_the_c
     for player in players:
         player.join()
         player.peer.close()
-        assert player.error is None
+    assert [player.error for player in players] == [None] * 3
     histories: dict[CheckpointId, list[Operation]] = {}
     with LogBackend(root) as store:
         for id in {id for player in players for id in player.histories}:
