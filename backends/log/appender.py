@@ -180,7 +180,7 @@ class Appender:
         return seconds
 
     def check_not_fenced(self, cause: OSError | None = None) -> None:
-        """Raise `Conflict` if the folder was taken over: nothing may be acknowledged that its new owner has not seen."""
+        """Raise `Conflict` if the folder was taken over: nothing may be acknowledged that its owner has not seen."""
         if self._head.fenced:
             self._abandon()
             raise Conflict(f"{self.folder} was taken over by another process: write again to go on") from cause
