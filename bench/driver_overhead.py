@@ -201,16 +201,15 @@ def s3_server(folder: Path) -> Iterator[S3Server | None]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument("--quick", action="store_true", help="shorter rounds")
     parser.add_argument("--only", default="", help="the stores whose name contains this")
-    parser.add_argument("--rounds", type=int, help="how many rounds count")
+    parser.add_argument("--rounds", type=int, default=21, help="many and short ones: what else happens hits all arms")
     parser.add_argument("--seconds", type=float, help="of each arm in each round")
     parser.add_argument("--processor", action="store_true", help="count processor time only: for a busy machine")
     parser.add_argument("--folder", type=Path, help="where to write; on the disk that is to be measured")
     parser.add_argument("--json", type=Path, help="where all numbers go")
     options = parser.parse_args()
-    options.rounds = options.rounds or (5 if options.quick else 9)
-    options.seconds = options.seconds or (0.2 if options.quick else 0.5)
+    options.seconds = options.seconds or (0.05 if options.quick else 0.2)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder, s3_server(Path(folder) / "s3") as server:
         results = report(tables(Path(folder), server, options), OURS, options.json)
     for result in results:

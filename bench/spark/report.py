@@ -17,7 +17,8 @@ from safekeeper.bench import svg
 from safekeeper.bench.goals import Goal
 from safekeeper.bench.interleave import Spread
 from safekeeper.bench.machine import Machine
-from safekeeper.bench.report import figure, html_page, html_table, legend
+from safekeeper.bench.plots import figure, legend, page
+from safekeeper.bench.report import html_table
 from safekeeper.bench.spark.arms import FLOOR, OURS, SETTINGS
 from safekeeper.bench.spark.run import Batch, Measured
 from safekeeper.bench.spark.workloads import Workload
@@ -156,7 +157,7 @@ def goals(results: Results) -> Iterator[Goal]:
 
 def to_html(all_results: Sequence[Results], machine: Machine) -> str:
     """A page with the tables, and how long batches and their commits took, one after the other."""
-    return html_page("Spark's state stores", _sections(all_results, machine))
+    return page("Spark's state stores", _sections(all_results, machine))
 
 
 def _sections(all_results: Sequence[Results], machine: Machine) -> Iterator[str]:

@@ -97,6 +97,7 @@ class Runner:
             self.session.conf.set(name, value)
         self.checkpoint = str(folder / "checkpoint")
         self.results: Batches = {}
+        self.progress: list[Any] = []  # what Spark told of the batches of the last run
         self._query, self._contents, self._mode, self._on_batch = query, inputs, mode, on_batch
         self._inputs = folder / "inputs"
         self._clock = itertools.count(1_700_000_000)
@@ -115,6 +116,7 @@ class Runner:
             .start()
         )
         query.awaitTermination()
+        self.progress = query.recentProgress
         return self.results
 
     def state(self, **options: object) -> list[Row]:
