@@ -52,9 +52,10 @@ class Segment:
 
     def load(self, status: FileStatus) -> list[Found]:
         """What is new in it since the last time."""
-        if status.is_open:
-            self._stream = None  # one that was opened earlier sees no more than then
-        stream = self._opened(status.length)
+        if status.is_open:  # a stream that was opened earlier sees no more than then
+            self._stream = stream = self._client.open(self.path, is_open=True)
+        else:
+            stream = self._opened(status.length)
         found = None
         if not status.is_open and not self._scanner.end:
             found = self._scanner.read_contents(stream.read, stream.length)
