@@ -114,7 +114,7 @@ def _sections(comparison: Comparison, machine: Machine) -> Iterator[str]:
         yield figure("Bytes stored", _sizes(comparison), "At the end of all rounds, dead values included.")
     yield "</div><h2>Numbers</h2>"
     header = ("store", "threads", "operations/s", "low to high", "mean", "95 %", "99 %", "errors")
-    yield _html_table(header, list(_rows(comparison)))
+    yield html_table(header, list(_rows(comparison)))
 
 
 def _what_ran(comparison: Comparison) -> str:
@@ -175,7 +175,8 @@ def _sizes(comparison: Comparison) -> str:
     return f'<dl class="bars">{"".join(bars)}</dl>'
 
 
-def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table that scrolls by itself where it is too wide."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

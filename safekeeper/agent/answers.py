@@ -23,6 +23,12 @@ Replies = Generator[Reply, None, None]
 KEY_LIST_BYTES = 256 * 1024
 """About how many bytes of keys go into one KEY_LIST."""
 
+READ_BYTES = 4 * 1024 * 1024
+"""About how many bytes of values one call of the backend reads."""
+
+READ_KEYS = 16
+"""How many values it reads at most: when they are larger than expected, so many are in memory at once."""
+
 _CODES: dict[type[SafekeeperError], Code] = {
     Unavailable: Code.UNAVAILABLE,
     Corruption: Code.CORRUPTION,
@@ -44,6 +50,7 @@ class Answers:
         self._keeper = keeper
         self._placed = Placed(keeper.backend)
         self._values = Budget(value_bytes)
+        self._expected = MAX_VALUE_BYTES  # twice the largest value read lately
 
     def to(self, kind: Kind, body: Body) -> Replies:
         """The replies to a request, each made when it is asked for; the last one is a DONE.
@@ -90,14 +97,20 @@ class Answers:
         yield _done(started)
 
     def _read(self, body: Body) -> Replies:
+        """A value's size shows only when it is here: until then room is held for what the ones before let expect."""
         started = time.perf_counter()
-        for index, id in enumerate(_ids(body)):
-            # How large a value is shows only when it is here: room for the largest is held until then.
-            with self._values.room(MAX_VALUE_BYTES) as room:
-                (value,) = self._keeper.backend.read([id])
-                room.shrink(len(value or b""))
-                yield Kind.VALUE, frames.value(index, value)
-                del value
+        ids, at = _ids(body), 0
+        while at < len(ids):
+            expected = self._expected
+            some = ids[at : at + max(1, min(READ_KEYS, READ_BYTES // expected))]
+            with self._values.room(len(some) * expected) as room:
+                values = self._keeper.backend.read(some)
+                sizes = [len(value or b"") for value in values]
+                room.resize(sum(sizes))
+                self._expected = min(MAX_VALUE_BYTES, max(2 * max(sizes), expected // 2, 1))
+                for index in range(at, at + len(some)):
+                    yield Kind.VALUE, frames.value(index, values.pop(0))  # nothing else holds it while it is sent
+            at += len(some)
         yield _done(started)
 
     def _stored(self, tickets: list[Ticket], started: float) -> Reply:

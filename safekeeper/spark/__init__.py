@@ -42,10 +42,10 @@ OPTIONS: dict[str, str] = {
     "agent_start_ms": "how long an agent may take until it is ready; a minute",
     "retry_ms": "for how long a request is sent again while the agent or the store is unavailable; a minute",
     "lease_ms": "how long to wait until another task of the executor is done with a partition's state; a minute",
-    "codec": "how commits are compressed: lz4, zstd or none; lz4",
-    "value_bytes": "a commit that is larger is written in parts; 64 MiB, which is also the most",
+    "codec": "how commits are compressed: zstd, lz4 or none; zstd",
+    "value_bytes": "a commit that is larger is written in parts; 16 MiB, and 64 MiB at the most",
     "clean_at": "how many times the size of the state a restart may have to read before commits move old records; 2",
-    "least_commit_bytes": "a commit counts as at least so large when that is decided; 16 KiB",
+    "least_commit_bytes": "a commit counts as at least so large when that is decided; 64 KiB",
     "moved_checkpoint": "when a checkpoint folder is not where its state was first written: refuse or adopt; refuse",
 }
 """What `configure` takes besides the URL, and the default. As a setting, `queue_bytes` is `PREFIX` + `queueBytes`."""

@@ -1,7 +1,10 @@
 """Wrong NameNodes, missing rights, full disks: one clear line each."""
 
+import os
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 from contextlib import closing, suppress
 
@@ -91,6 +94,34 @@ def test_a_server_that_is_no_name_node_is_one_clear_line(answer, line):
             thread.join()
             for client in kept:
                 client.close()
+
+
+def test_the_settings_of_a_cluster_with_two_name_nodes_are_found_and_followed(hdfs, hdfs_url, tmp_path):
+    """Of the two one is down; the other is the real one. What they hold survives the loss of a host."""
+    settings = {
+        "fs.defaultFS": "hdfs://pair",
+        "dfs.nameservices": "pair",
+        "dfs.ha.namenodes.pair": "one,other",
+        "dfs.namenode.rpc-address.pair.one": "127.0.0.1:1",
+        "dfs.namenode.rpc-address.pair.other": hdfs.name_node.address,
+        "dfs.client.failover.proxy.provider.pair": "org.apache.hadoop.hdfs.server.namenode.ha."
+        "ConfiguredFailoverProxyProvider",
+    }
+    rows = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in settings.items())
+    (tmp_path / "core-site.xml").write_text(f"<configuration>{rows}</configuration>")
+    code = """
+import sys, safekeeper
+from safekeeper import Batch, CheckpointId, Survives
+for place in ("hdfs://pair", "hdfs://"):
+    with safekeeper.open(place + sys.argv[1]) as store:
+        assert Survives.HOST in store.survives
+        store.write(Batch({CheckpointId("g", b"a"): b"value"}))
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "HADOOP_CONF_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", code, Url.parse(hdfs_url).path]
+    subprocess.run(command, env=environment, timeout=240, check=True)
+    with safekeeper.open(hdfs_url) as store:
+        assert store.read([A]) == [b"value"]
 
 
 def test_no_right_to_write_is_one_clear_line(hdfs, hdfs_url):

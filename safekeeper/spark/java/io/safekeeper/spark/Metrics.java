@@ -31,7 +31,7 @@ final class Metrics {
       size("safekeeperShippedBytes", "size of the commits as they were sent", false);
   private static final StateStoreCustomMetric LIVE = size("safekeeperLiveBytes", "size of the state", true);
   private static final StateStoreCustomMetric EXTENT =
-      size("safekeeperExtentBytes", "size of the changes that a restart would have to read", true);
+      size("safekeeperExtentBytes", "size of the changes that a restart would have to replay", true);
   private static final StateStoreCustomMetric RESTARTS =
       new StateStoreCustomSumMetric("safekeeperAgentRestarts", "agents that had to be started again");
   private static final StateStoreCustomMetric PLANNED =
