@@ -156,7 +156,10 @@ def main() -> None:
     parser.add_argument("--values", type=int, default=4, help="how many values a round writes")
     parser.add_argument("--replicas", default="1,3")
     parser.add_argument("--only", default="records,values")
+    parser.add_argument("--quick", action="store_true", help="one replica, for a look")
     given = parser.parse_args()
+    if given.quick:
+        given.rounds, given.seconds, given.values, given.replicas = 3, 0.5, 1, "1"
     with tempfile.TemporaryDirectory() as scratch:
         compile_peer(Path(scratch))
         with HdfsCluster(Path(scratch, "hdfs"), [Node()] * 3) as cluster:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
+from safekeeper.backends.checked import check, damaged
 from safekeeper.backends.hbase.layout import (
     CHECKPOINT,
     FIRST_GROUP,
@@ -20,8 +21,6 @@ from safekeeper.backends.hbase.layout import (
     PART_BYTES,
     Group,
     Head,
-    check,
-    damaged,
     decode,
     encode,
     group_of,

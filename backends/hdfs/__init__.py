@@ -6,9 +6,7 @@ The host may be a name service that the settings in `$HADOOP_CONF_DIR` define, o
 the one that they name as the default. The options are the fields of `HdfsOptions`. What a write survives is in
 `docs/durability.md`, the layout in `layout.py`; the code reads well in this order: `layout`, `index`, `store`
 (reading), `chunks`, `open_segment`, `writer`, `compaction`, `backend`. Only `client.py` knows of Java.
+
+Where files go is asked of a `placement`; Peace (`docs/peace.md`) is `network` and `peace` (where), `schedule` (when),
+`coordinator` and `peace_client`. This module imports nothing: Peace needs no Java.
 """
-
-from safekeeper.backends.hdfs.backend import HdfsBackend
-from safekeeper.backends.hdfs.options import HdfsOptions
-
-__all__ = ["HdfsBackend", "HdfsOptions"]

@@ -10,7 +10,8 @@ from typing import Self
 from safekeeper.backend import Backend, Batch, CheckpointId, Compaction, Receipt, Scope, Stats, Survives
 from safekeeper.backends.hdfs.compaction import Compactor
 from safekeeper.backends.hdfs.options import HdfsOptions, Place, parse
-from safekeeper.backends.hdfs.placement import StockPlacement
+from safekeeper.backends.hdfs.peace_options import open_placement
+from safekeeper.backends.hdfs.placement import Counts
 from safekeeper.backends.hdfs.store import Store
 from safekeeper.backends.hdfs.writer import Writer
 from safekeeper.errors import Closed
@@ -36,6 +37,7 @@ class Shared:
     """A store in this process: for reading at once, for writing from the first write on."""
 
     def __init__(self, place: Place, options: HdfsOptions) -> None:
+        self.placement = open_placement(place, options)
         self.store = Store(place, options)
         self.survives = survives_on(self.store.replication, options.sync, self.store.highly_available)
         self.handles = 0
@@ -53,7 +55,7 @@ class Shared:
                 relies_on_another = Survives.HOST in self.survives or (
                     Survives.OS in self.survives and self.store.options.sync == "hflush"
                 )
-                writer = Writer(self.store, StockPlacement(), 2 if relies_on_another else 1, self._sealed)
+                writer = Writer(self.store, self.placement, 2 if relies_on_another else 1, self._sealed)
                 self._writing = writer, Compactor(self.store, writer)
                 writer.submit(self._writing[1].keep_up)  # processes that write little leave many small segments
             return self._writing
@@ -178,7 +180,14 @@ class HdfsBackend(Backend):
         store.refresh()
         with store.lock:
             size = sum(segment.size for segment in store.segments.values())
-            return Stats(store.index.count(), size, {"segments": len(store.segments)})
+            ids, segments = store.index.count(), len(store.segments)
+        placed = self.placement_counts()
+        details = {"segments": segments, "planned_files": placed.planned, "files_as_planned": placed.hits}
+        return Stats(ids, size, details)
+
+    def placement_counts(self) -> Counts:
+        """How many files of this process went where they were planned."""
+        return self._shared.placement.counts()
 
     def close(self) -> None:
         if self._owner != os.getpid():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from safekeeper.backends.hdfs.network import WIRE_CAPACITY
+from safekeeper.backends.hdfs.peace_client import WAIT_SECONDS
 from safekeeper.errors import BadUrl
 from safekeeper.registry import Size, Url
 
@@ -35,6 +37,19 @@ class HdfsOptions:
     """Seconds to wait for a server: to listen, to answer, to come back after a restart."""
     compact_dead: float = 0.5
     """A sealed segment is compacted when more than this share of it is dead."""
+    placement: Literal["hdfs", "peace"] = "hdfs"
+    """Who says where files go, and when large values: HDFS, or a coordinator of Peace (`docs/peace.md`)."""
+    peace: str | None = None
+    """The coordinator, HOST:PORT. The secret that it shares with its writers is the URL's password, or in the
+    environment."""
+    peace_rack: str = ""
+    """The rack of this host, where it is no DataNode and there are several racks."""
+    peace_wait: float = WAIT_SECONDS
+    """Seconds that a chunk waits for its turn at most; then HDFS decides."""
+    peace_wire: int = WIRE_CAPACITY
+    """Chunks a timestep on a server's wire, for the coordinator that `safekeeper.spark.configure` starts."""
+    peace_link: int | None = None
+    """Chunks a timestep between racks, for that coordinator."""
     orphans_after: float = 86_400.0
     """Seconds after which chunks may be removed whose writer died before their value was whole. No write of a large
     value may take longer than half of this."""
@@ -50,6 +65,10 @@ class HdfsOptions:
             raise ValueError("timeout= and orphans-after= take more than 0 seconds")
         if not 0.05 <= self.compact_dead <= 0.95:
             raise ValueError("compact-dead= takes a share from 0.05 to 0.95")
+        if self.peace is not None and self.placement != "peace":
+            raise ValueError("peace= is the coordinator of placement=peace: give both")
+        if self.peace_wait <= 0 or self.peace_wire < 1 or (self.peace_link is not None and self.peace_link < 1):
+            raise ValueError("peace-wait=, peace-wire= and peace-link= take more than 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +80,8 @@ class Place:
     root: str
     user: str | None
     """Who to be, on a cluster that believes it."""
+    secret: str | None = field(default=None, repr=False)
+    """What a coordinator of Peace and its writers share."""
 
     def __str__(self) -> str:
         return f"{self.uri.rstrip('/')}{self.root}"
@@ -73,10 +94,10 @@ def parse(url: Url) -> Place:
         raise BadUrl(f"{url} names no folder: write hdfs://namenode:8020/checkpoints")
     if any(part in ("", ".", "..") or ":" in part for part in root[1:].split("/")):
         raise BadUrl(f"{url}: HDFS has no such path: leave out empty names, dots and colons")
-    if url.password:
+    if url.password and url.query.get("placement") != "peace":
         raise BadUrl(f"{url} has a password: HDFS knows users by Kerberos, leave it away")
     port = f":{url.port}" if url.port is not None else ""
-    return Place(f"hdfs://{url.host or ''}{port}{'' if url.host else '/'}", root, url.user)
+    return Place(f"hdfs://{url.host or ''}{port}{'' if url.host else '/'}", root, url.user, url.password)
 
 
 def settings_of(options: HdfsOptions) -> dict[str, str]:

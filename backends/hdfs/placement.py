@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 
 @dataclass(slots=True)
@@ -38,6 +38,14 @@ class Counts:
     def hit_rate(self) -> float:
         """The part of the planned files that went where they were planned; 1 where nothing was planned."""
         return self.hits / self.planned if self.planned else 1.0
+
+
+@runtime_checkable
+class SupportsPlacement(Protocol):
+    """A backend that has a say in where its files go."""
+
+    def placement_counts(self) -> Counts:
+        """What became of the files so far."""
 
 
 class Tally:
@@ -73,11 +81,15 @@ class Turn:
         self._tally = tally
 
     def written_to(self, pipeline: Sequence[str]) -> None:
-        """Tell where the file really went, as read from the open stream."""
+        """Tell where the file really went, as read from the open stream; of a chunk, when all of it is there.
+
+        A chunk is done with the network then: completing the file keeps nobody else from writing.
+        """
         self._tally.add(self.favoured, pipeline)
+        self.done()
 
     def done(self) -> None:
-        """The file is written, or will not be. Called once, on leaving."""
+        """The file needs the network no more. Called on leaving, too."""
 
     def __enter__(self) -> Self:
         return self

@@ -85,6 +85,18 @@ def test_a_network_that_is_always_as_quick_leaves_nothing_to_wait_for(monkeypatc
     assert world.slept < 0.1 * 1000 * 800
 
 
+def test_a_server_that_is_slow_at_first_is_soon_waited_for_no_more(monkeypatch):
+    world = World(monkeypatch, 10**13)
+    delays = iter([30_000] * 16)
+    host = Host(world, monkeypatch, 0, lambda: next(delays, 400))
+    for _ in range(150):
+        host.write()
+    world.slept = 0
+    for _ in range(1000):
+        host.write()
+    assert world.slept < 0.1 * 1000 * 800
+
+
 def test_bounds_contain_the_truth_and_get_narrower():
     first, second = Bounds.of(Reading(100, 900, 5000)), Bounds.of(Reading(1000, 1500, 6000))
     assert (first.low, first.high) == (4100, 5900)
