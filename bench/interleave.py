@@ -24,6 +24,10 @@ Measure = Callable[[], float]
 """Runs one round of an arm and returns its rate: more is better."""
 
 
+AT_MOST_15_PERCENT_OVER = 0.87
+"""As a ratio of rates: what a backend may cost on top of its driver doing the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """A median with the lowest and the highest value."""
@@ -81,22 +85,28 @@ def interleave(
     names = list(arms)
     result = Result(title, unit, {name: [] for name in names})
     for turn in range(-1 if warm_up else 0, rounds):
-        shift = turn % len(names)
-        for name in names[shift:] + names[:shift]:
+        for name in rotated(names, turn):
             rate = arms[name]()
             if turn >= 0:
                 result.rates[name].append(rate)
     return result
 
 
-def report(results: Iterable[Result], base: str, output: Path | None = None) -> None:
-    """Print a table per result, each as it comes, and write all numbers to *output* as JSON."""
+def rotated(names: list[str], turn: int) -> list[str]:
+    """The order of a round: in each another name is the first."""
+    shift = turn % len(names)
+    return names[shift:] + names[:shift]
+
+
+def report(results: Iterable[Result], base: str, output: Path | None = None) -> list[Result]:
+    """Print a table per result, each as it comes, and write all numbers to *output* as JSON; the results again."""
     console, done = Console(), []
     for result in results:
         console.print(result.table(base))
-        done.append(asdict(result))
+        done.append(result)
     if output is not None:
-        output.write_text(json.dumps(done, indent=1))
+        output.write_text(json.dumps([asdict(result) for result in done], indent=1))
+    return done
 
 
 def _short(number: float) -> str:

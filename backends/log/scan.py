@@ -293,6 +293,18 @@ def damaged_records(block: bytes, header: BlockHeader) -> Iterator[tuple[int, tu
         position += head.size
 
 
+def whole_ids(block: bytes, header: BlockHeader) -> Iterator[tuple[int, int]]:
+    """The records of a block that fails whose ids are whole: where each starts, and GRAVE_BIT if it is a delete."""
+    position = BLOCK.size
+    for _ in range(header.records):
+        raw = block[position:]
+        head = decode_record_head(raw)
+        if head is None or verified_id(head, raw) is None:
+            return
+        yield position, GRAVE_BIT if head.flags & GRAVE_FLAG else 0
+        position += head.size
+
+
 def blocks_behind(segment: Segment, offset: int) -> Iterator[tuple[int, BlockHeader]]:
     """The offsets and headers of valid blocks at any multiple of 8 behind *offset*: what came after a damaged place."""
     offset += 8
