@@ -7,8 +7,8 @@ checkpoint of several chunks with three replicas. Three arms, one after the othe
     planned   the planner places the chunks, all write at once
     Peace     the planner places the chunks, and the coordinator says when each may be written
 
-With `--eager` there is a fourth, "eager": Peace whose timesteps do not last until four fifths of their writes are done,
-but only until one is.
+With `--strict` there is a fourth, "strict": Peace as in the paper, where what a write frees is not handed out before
+the next timestep.
 
 A checkpoint's time is counted from its writer's own start, when its first chunk may be written (the paper's figure),
 and from its submission. Needs root (`bench/shaped_network.py`) and about three gigabytes of memory.
@@ -28,7 +28,7 @@ from rich.table import Table
 
 from safekeeper.bench.goals import Goal
 from safekeeper.bench.interleave import Spread
-from safekeeper.bench.peace_site import EAGER, PEACE, PLANNED, STOCK, Checkpoint, Run, Setting, Site
+from safekeeper.bench.peace_site import PEACE, PLANNED, STOCK, STRICT, Checkpoint, Run, Setting, Site
 from safekeeper.bench.plots import figure, figures, legend, page
 from safekeeper.bench.svg import Axis, Series, line_plot
 
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--chunk-bytes", type=int, default=default.chunk_bytes)
     parser.add_argument("--chunks", type=int, default=default.chunks)
     parser.add_argument("--threads", type=int, default=default.threads)
-    parser.add_argument("--eager", action="store_true", help="also measure timesteps that end with one write")
+    parser.add_argument("--strict", action="store_true", help="also measure Peace with the timesteps of the paper")
     parser.add_argument("--output", type=Path, help="write a page with the plots there")
     given = parser.parse_args()
     setting = Setting(
@@ -171,7 +171,7 @@ def main() -> None:
         given.threads,
     )
     chosen = [SCENARIOS[n - 1] for n in given.scenario or ([1] if given.quick else range(1, 5))]
-    arms = [STOCK, PLANNED, PEACE, *([EAGER] if given.eager else [])]
+    arms = [STOCK, PLANNED, PEACE, *([STRICT] if given.strict else [])]
     console = Console(width=150)
     console.print(
         f"{2 * setting.per_rack} servers on 2 racks, wires of {setting.wire_mbit:g} and a link of {setting.link_mbit:g}"

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from safekeeper.backends.hdfs.network import Network
 from safekeeper.backends.hdfs.peace import Residual
-from safekeeper.backends.hdfs.schedule import Request, Schedule
+from safekeeper.backends.hdfs.schedule import Freed, Request, Schedule
 from safekeeper.backends.hdfs.topology import Topology
 from safekeeper.bench.fluid import Fluid
 from safekeeper.bench.goals import Goal
@@ -32,6 +32,8 @@ from safekeeper.bench.svg import Axis, Band, band_plot
 REPLICAS = 3
 STOCK, PLANNED, PEACE = "stock", "planned", "Peace"
 ARMS = (STOCK, PLANNED, PEACE)
+FREED: tuple[Freed, ...] = ("at once", "next timestep")
+UNFINISHED: tuple[Literal["keep", "release"], ...] = ("keep", "release")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Site:
     threads: int = 4
     """How many chunks a writer writes at a time where nobody tells it when."""
     wire: int = 2
+    uneven: float = 0.0
+    """By which part of it a disk's rate differs from `disk_rate` at most, at random."""
     given_link: int | None = None
     """The capacity of a link in chunks a timestep, where it is not to be computed."""
 
@@ -105,16 +109,25 @@ class Outcome:
 class Simulation:
     """One arm on one site; everybody writes at once."""
 
-    def __init__(self, site: Site, arm: str, seed: int, unfinished: Literal["keep", "release"] = "keep") -> None:
+    def __init__(
+        self,
+        site: Site,
+        arm: str,
+        seed: int,
+        unfinished: Literal["keep", "release"] = "keep",
+        freed: Freed = "at once",
+    ) -> None:
         self._site, self._arm = site, arm
         self._generator = random.Random(seed)  # noqa: S311 - a simulation that can be repeated
         self._names = site.writer_names()
         self._network = site.topology().network()
         edges = len(self._network.capacities)
         self._disks = {name: edges + n for n, name in enumerate(self._network.nodes)}
-        rates = [self._rate(*names) for names in self._network.edge_names] + [site.disk_rate] * len(self._disks)
+        rates = [self._rate(*names) for names in self._network.edge_names] + [
+            site.disk_rate * self._generator.uniform(1 - site.uneven, 1 + site.uneven) for _ in self._disks
+        ]
         self._outcome = Outcome(fluid=Fluid(rates))
-        self._schedule = Schedule(self._network, self._generator, unfinished=unfinished)
+        self._schedule = Schedule(self._network, self._generator, unfinished=unfinished, freed=freed)
         # Without limits the planner chooses as HDFS does: any server that the rule for the racks allows.
         self._anywhere = Residual(_unlimited(site), self._generator)
         self._left = [site.chunks] * site.writers
@@ -283,15 +296,23 @@ def main() -> None:
 
 def _print_choices(console: Console, seeds: Sequence[int]) -> None:
     """What the choices that the paper leaves open come to."""
-    choices: list[tuple[int, Literal["keep", "release"]]] = [(n, "keep") for n in (2, 3, 4, 5)]
-    for link, unfinished in [*choices, (PAPER.link, "release")]:
-        site = replace(PAPER, given_link=link)
-        found = [Simulation(site, PEACE, seed, unfinished).run() for seed in seeds]
-        own, submitted, all_done = (_median(name, found) for name in ("own_start", "submission", "everything"))
-        console.print(
-            f"Peace with link capacity {link}, unfinished writes {unfinished} theirs: own start {own:.1f} s, "
-            f"submission {submitted:.1f} s, all {all_done:.1f} s"
-        )
+    for link in (2, 3, 4, 5):
+        found = [Simulation(replace(PAPER, given_link=link), PEACE, seed).run() for seed in seeds]
+        console.print(f"Peace with link capacity {link}: {_figures(found)}")
+    site = replace(PAPER, uneven=0.5)
+    console.print("The same with disks that differ by up to half:")
+    console.print(f"stock: {_figures([Simulation(site, STOCK, seed).run() for seed in seeds])}")
+    for freed in FREED:
+        for unfinished in UNFINISHED:
+            found = [Simulation(site, PEACE, seed, unfinished, freed).run() for seed in seeds]
+            console.print(
+                f"Peace, what is freed given {freed}, unfinished writes {unfinished} theirs: {_figures(found)}"
+            )
+
+
+def _figures(found: Sequence[Outcome]) -> str:
+    own, submitted, everything = (_median(name, found) for name in ("own_start", "submission", "everything"))
+    return f"own start {own:.1f} s, submission {submitted:.1f} s, all {everything:.1f} s"
 
 
 if __name__ == "__main__":

@@ -19,13 +19,13 @@ from safekeeper.backends.hdfs.coordinator import Coordinator
 from safekeeper.backends.hdfs.network import Network
 from safekeeper.backends.hdfs.peace_client import PeacePlacement
 from safekeeper.backends.hdfs.placement import Counts, Placement, StockPlacement, Turn
-from safekeeper.backends.hdfs.schedule import DONE_FRACTION, Schedule
+from safekeeper.backends.hdfs.schedule import Freed, Schedule
 from safekeeper.backends.hdfs.topology import Topology, link_capacity
 from safekeeper.bench.shaped_network import Server, ShapedNetwork
 from safekeeper.dev.hdfs import HdfsCluster, Node
 
 REPLICAS = 3
-STOCK, PLANNED, PEACE, EAGER = "stock", "planned", "Peace", "eager"
+STOCK, PLANNED, PEACE, STRICT = "stock", "planned", "Peace", "strict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,8 @@ def placements(arm: str, network: Network, site: Site) -> Iterator[list[Placemen
             yield [PlannedPlacement(schedule, lock, address) for address in site.addresses]
         else:
             secret = secrets.token_hex()
-            fraction = 0.0 if arm == EAGER else DONE_FRACTION
-            coordinator = stack.enter_context(
-                Coordinator(network, secret, host=site.network.host, done_fraction=fraction)
-            )
+            freed: Freed = "next timestep" if arm == STRICT else "at once"
+            coordinator = stack.enter_context(Coordinator(network, secret, host=site.network.host, freed=freed))
             where = (site.network.host, coordinator.port)
             made = [PeacePlacement(where, secret, host=server.address) for server in site.servers]
             for one in made:

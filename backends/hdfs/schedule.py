@@ -6,9 +6,10 @@
         ...
     schedule.done(grant.number)        # and then look at start() again
 
-A timestep hands out the capacity of the network once. It is over when a fraction of its writes is done; what is not
-done keeps its capacity in the next one. What did not fit is tried first in the next timestep, in the order in which it
-was asked for; what comes meanwhile gets what is left of the current one.
+A timestep is over when a fraction of its writes is done; what is not done keeps its capacity in the next one. What did
+not fit is tried first in the next timestep, in the order in which it was asked for; what comes meanwhile gets what is
+left of the current one. What a write frees before its timestep is over is, unlike in the paper, offered at once to
+those who are first in line: where writes take differently long, the network would be half idle otherwise.
 
 **Order.** First come, first served, and a writer's later request never overtakes an earlier one of its own, so that the
 chunks of one checkpoint stay together. Among the writers, a request with the name of a checkpoint has the place of the
@@ -28,9 +29,13 @@ from typing import Literal
 from safekeeper.backends.hdfs.network import Network, NoPlan
 from safekeeper.backends.hdfs.peace import Pipeline, Residual
 
+Freed = Literal["at once", "next timestep"]
+"""When others get what a write has freed."""
+
 DONE_FRACTION = 0.8
 """The part of a timestep's writes that must be done before the next one starts."""
 
+_FIRST_IN_LINE = 32  # so many writers are asked when a write frees something; a new timestep asks all
 _TRIES = 100  # on an idle network only an unlucky order of racks fails; it does not fail so often
 
 
@@ -85,6 +90,7 @@ class Schedule:
         *,
         done_fraction: float = DONE_FRACTION,
         unfinished: Literal["keep", "release"] = "keep",
+        freed: Freed = "at once",
     ) -> None:
         self.timestep = 0
         self.running: dict[int, Grant] = {}
@@ -92,6 +98,8 @@ class Schedule:
         self._generator = generator or random.SystemRandom()
         self._done_fraction = done_fraction
         self._unfinished = unfinished
+        self._freed = freed
+        self._has_freed = False
         self._residual = Residual(network, self._generator)
         self._standing = Residual(network, self._generator)
         self._queues: dict[str, deque[_Waiting]] = {}
@@ -100,6 +108,7 @@ class Schedule:
         """The writers that nothing more fits for in this timestep."""
         self._places: dict[tuple[str, str], _Place] = {}
         self._granted = self._finished = 0  # in this timestep
+        self._any_done = False  # of this timestep or an earlier one, since this one began
         self._numbers = 0
 
     @property
@@ -151,21 +160,29 @@ class Schedule:
 
     def start(self) -> list[Grant]:
         """The chunks that may start now and could not before; a new timestep begins if the last one is over."""
+        if self._is_over():
+            self._next_timestep()
+        elif self._has_freed:
+            self._ask_the_first()
         grants = self._fill()
         for _ in range(_TRIES):
-            if grants or not self._queues or not self._is_over():
+            if grants or not self._queues or self.running:
                 return grants
             self._next_timestep()
             grants = self._fill()
-        if not self.running and not grants:
-            raise NoPlan(f"{self.waiting} chunks wait, and none fits on an idle network: look at its links")
-        return grants
+        raise NoPlan(f"{self.waiting} chunks wait, and none fits on an idle network: look at its links")
 
     def done(self, number: int) -> None:
         """A chunk is written, or will not be. That it was not granted or is done already is not an error."""
         grant = self.running.pop(number, None)
-        if grant is not None and grant.timestep == self.timestep:
+        if grant is None:
+            return
+        self._any_done = True
+        if grant.timestep == self.timestep:
             self._finished += 1
+        if self._freed == "at once" and (grant.timestep == self.timestep or self._unfinished == "keep"):
+            self._residual.give_back(grant.pipeline.edges)
+            self._has_freed = True
 
     def withdraw(self, request: int) -> None:
         """What is left of a request is not wanted any more. What was granted of it is not affected."""
@@ -197,11 +214,20 @@ class Schedule:
         return place.place
 
     def _is_over(self) -> bool:
-        return self._finished >= math.ceil(self._granted * self._done_fraction)
+        """Whether enough of the timestep's writes are done; one that nothing fitted in waits for what was before it."""
+        is_enough = self._finished >= math.ceil(self._granted * self._done_fraction)
+        return is_enough and (self._granted > 0 or self._any_done)
+
+    def _ask_the_first(self) -> None:
+        """Let the writers that are first in line try again."""
+        heads = ((self._queues[writer][0].place, writer) for writer in self._full if writer in self._queues)
+        self._full.difference_update(writer for _, writer in heapq.nsmallest(_FIRST_IN_LINE, heads))
+        self._has_freed = False
 
     def _next_timestep(self) -> None:
         self.timestep += 1
         self._granted = self._finished = 0
+        self._any_done = self._has_freed = False
         self._full.clear()
         self._residual = Residual(self.network, self._generator)
         if self._unfinished == "keep":
