@@ -32,6 +32,7 @@ _JARS: Final = ("hadoop-client-api-", "hadoop-client-runtime-", "slf4j-api-")
 _JVM_OPTIONS: Final = ("-Xrs", "-XX:+UseSerialGC", "-Dslf4j.internal.verbosity=ERROR")
 _PYBUF_WRITE: Final = 0x200
 _DIRECT_FROM: Final = 64 << 10  # below, a copy is cheaper than laying a buffer over the bytes
+_MOST_PROXIES: Final = 200
 
 _starting = Lock()
 _started_in = 0
@@ -188,12 +189,11 @@ class OutputStream:
 class InputStream:
     """A file as it was when it was opened, up to what was visible then. Any thread may read."""
 
-    def __init__(self, path: str, stream: Any) -> None:
+    def __init__(self, path: str, stream: Any, length: int) -> None:
         self.path = path
         self._stream = stream
-        with _explained(path):
-            self.length = int(stream.getVisibleLength())
-            """The bytes that can be read: of a file that is being written, those flushed or synced so far."""
+        self.length = length
+        """The bytes that can be read: of a file that is being written, those flushed or synced so far."""
 
     def read(self, offset: int, size: int) -> bytes:
         """The bytes at *offset*, which must all be there."""
@@ -225,6 +225,7 @@ class Client:
         self.uri = uri.rstrip("/")
         self._path = jpype.JClass("org.apache.hadoop.fs.Path")
         self._no_name = jpype.JArray(jpype.JByte)(0)
+        self._data_node_proxies: dict[str, Any] = {}
         with _explained(uri):
             conf = jpype.JClass("org.apache.hadoop.conf.Configuration")()
             for name, value in settings.items():
@@ -311,10 +312,39 @@ class Client:
                 builder = builder.noLocalWrite()
             return OutputStream(self, path, builder.build())
 
-    def open(self, path: str) -> InputStream:
-        """A file for reading; raise `Missing` if there is none."""
+    def open(self, path: str, *, is_open: bool = False) -> InputStream:
+        """A file for reading; raise `Missing` if there is none.
+
+        Where the file *is open* for writing, its length is what every DataNode shows of it. One alone may show more, if
+        the writer died or is about to see an acknowledgement: that could not be read from the others.
+        """
         with _explained(self.uri + path):
-            return InputStream(self.uri + path, self._fs.open(self._path(path)))
+            stream = self._fs.open(self._path(path))
+            length = int(stream.getVisibleLength())
+            if is_open and length:
+                length = min(length, self._shown_by_all(stream.getAllBlocks()))
+            return InputStream(self.uri + path, stream, length)
+
+    def _shown_by_all(self, blocks: Any) -> int:
+        """The length of a file up to what every DataNode shows that has its last block, which is being written."""
+        block = blocks[len(blocks) - 1]
+        shown = []
+        for node in block.getLocations():
+            with suppress(jpype.JException):  # it is down, or has left the pipeline: what it has does not count
+                shown.append(int(self._data_node(node, block).getReplicaVisibleLength(block.getBlock())))
+        return int(block.getStartOffset()) + min(shown, default=0)
+
+    def _data_node(self, node: Any, block: Any) -> Any:
+        """A proxy of a DataNode that may be asked for a block; kept, since making one takes long."""
+        key = f"{node.getXferAddr()} {block.getBlock()}"
+        proxy = self._data_node_proxies.get(key)
+        if proxy is None:
+            if len(self._data_node_proxies) >= _MOST_PROXIES:
+                self._data_node_proxies.clear()  # Java closes the connections when they are idle
+            make = jpype.JClass("org.apache.hadoop.hdfs.DFSUtilClient").createClientDatanodeProtocolProxy
+            timeout = int(self._dfs.getConf().getSocketTimeout())
+            proxy = self._data_node_proxies[key] = make(node, self._conf, timeout, False, block)
+        return proxy
 
     def is_closed(self, path: str) -> bool:
         """Whether a file is complete: nobody writes it, nor died doing so."""

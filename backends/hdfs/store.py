@@ -52,9 +52,10 @@ class Segment:
 
     def load(self, status: FileStatus) -> list[Found]:
         """What is new in it since the last time."""
-        if status.is_open:
-            self._stream = None  # one that was opened earlier sees no more than then
-        stream = self._opened(status.length)
+        if status.is_open:  # a stream that was opened earlier sees no more than then
+            self._stream = stream = self._client.open(self.path, is_open=True)
+        else:
+            stream = self._opened(status.length)
         found = None
         if not status.is_open and not self._scanner.end:
             found = self._scanner.read_contents(stream.read, stream.length)
@@ -132,16 +133,20 @@ class Store:
     def _catch_up(self) -> None:
         for _ in range(_TRIES):
             with suppress(Missing):  # a compaction has moved it: list again
-                looked_at = now()
-                listing = self.client.listing(self.path("segments")) or []
-                with self.lock:
-                    own = {segment.file_id for segment in self.own}
-                alone = all(status.file_id in own for status in listing if status.is_open)
-                self.looked_at, self.alone_at = looked_at, looked_at if alone else 0
-                return self._catch_up_with(listing)
+                return self._catch_up_with(self.look())
         raise Unavailable(
             f"{self.place}: segments vanish faster than they can be read: too many compactions, try again"
         )
+
+    def look(self) -> list[FileStatus]:
+        """The segments that are there, and with them who is writing."""
+        looked_at = now()
+        listing = self.client.listing(self.path("segments")) or []
+        with self.lock:
+            own = {segment.file_id for segment in self.own}
+        alone = all(status.file_id in own for status in listing if status.is_open)
+        self.looked_at, self.alone_at = looked_at, looked_at if alone else 0
+        return listing
 
     def _catch_up_with(self, listing: list[FileStatus]) -> None:
         with self.lock:

@@ -28,6 +28,7 @@ _LINES = {
 }
 """By Java class: what to say after the place."""
 
+_UNREACHABLE = frozenset({"BlockMissingException", "CannotObtainBlockLengthException"})
 _NOT_A_NAME_NODE = frozenset({"RpcException", "InvalidProtocolBufferException", "VersionMismatch"})
 
 
@@ -51,6 +52,6 @@ def explain(place: str, exception: str, said: str) -> Unavailable:
         none = "There are 0 datanode(s) running" in said
         problem = "no DataNode runs: start one" if none else "no DataNode has room for a block: free some disk space"
         return Unavailable(f"{place}: {problem}")
-    if "ReplicaNotFound" not in line and ("BlockMissingException" in kind or "Could not obtain block" in said):
+    if kind in _UNREACHABLE or "Could not obtain block" in said:
         return Unavailable(f"{place}: no DataNode that has the block can be reached: start it again ({line[:200]})")
     return Unavailable(f"{place}: {kind}: {line[:300]}")

@@ -12,7 +12,7 @@ does not, a writer that is alone need not wait:
 
 - Whoever writes has a segment open, at every moment, from before its first write returns: its next one is created
   before the last one is completed. So a listing shows who else writes.
-- Who has listed and seen nobody else may return without waiting, for half a second from when it began to list.
+- Who has listed and seen nobody else may return without waiting, for 0.3 s from when it began to list.
 - Who creates a segment while it has none lists afterwards. If it sees another's, it waits for longer than that before
   it gives out its first sequence: by then the other one has seen it, and what that returned without waiting has passed.
 """
@@ -39,8 +39,9 @@ from safekeeper.backends.server_clock import Clock, Reading, now
 from safekeeper.errors import Closed, SafekeeperError, Unavailable
 
 _MOST_BYTES: Final = 16 << 20  # of batches in one sync; a larger batch goes alone
-_ALONE: Final = 500_000  # microseconds for which having seen nobody else is good
-_JOINING: Final = 0.75  # seconds: longer than that, by more than the clock's bounds are apart
+_ALONE: Final = 300_000  # microseconds for which having seen nobody else is good
+_JOINING: Final = 0.45  # seconds: longer than that, by more than the clock's bounds are apart
+_SELDOM: Final = 5_000_000  # microseconds after which one that is not alone looks whether it is
 _MOST_UNCERTAIN: Final = 100_000  # microseconds
 
 
@@ -106,7 +107,7 @@ class Writer:
     def _settle(self, sequence: int) -> None:
         """Return when every write that begins afterwards, anywhere, gets a higher sequence."""
         store, moment = self._store, now()
-        if moment - store.looked_at > _ALONE // 2 and not self._looking:
+        if moment - store.looked_at > (_ALONE // 2 if store.alone_at else _SELDOM) and not self._looking:
             self._looking = True
             self.submit(self._look)
         if moment - store.alone_at > _ALONE or self.clock.uncertainty() > _MOST_UNCERTAIN:
@@ -116,7 +117,7 @@ class Writer:
         """Look who else is writing."""
         try:
             with suppress(SafekeeperError):
-                self._store.refresh()
+                self._store.look()
         finally:
             self._looking = False
 
