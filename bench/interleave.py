@@ -85,12 +85,17 @@ def interleave(
     names = list(arms)
     result = Result(title, unit, {name: [] for name in names})
     for turn in range(-1 if warm_up else 0, rounds):
-        shift = turn % len(names)
-        for name in names[shift:] + names[:shift]:
+        for name in rotated(names, turn):
             rate = arms[name]()
             if turn >= 0:
                 result.rates[name].append(rate)
     return result
+
+
+def rotated(names: list[str], turn: int) -> list[str]:
+    """The order of a round: in each another name is the first."""
+    shift = turn % len(names)
+    return names[shift:] + names[:shift]
 
 
 def report(results: Iterable[Result], base: str, output: Path | None = None) -> list[Result]:

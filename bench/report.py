@@ -8,13 +8,13 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from html import escape
-from importlib import resources
 
 from rich.table import Table
 
 from safekeeper.bench import svg
 from safekeeper.bench.compare import Comparison, Point, Sample
 from safekeeper.bench.machine import Machine
+from safekeeper.bench.plots import figure, legend, page
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9, 99.99)
 
@@ -91,14 +91,8 @@ def to_json(comparison: Comparison, machine: Machine) -> str:
 
 def to_html(comparison: Comparison, machine: Machine) -> str:
     """The page."""
-    style = (resources.files("safekeeper.bench") / "report.css").read_text()
     title = f"{comparison.workload or 'workload'} on {len(comparison.urls)} stores"
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>safekeeper bench: {escape(title)}</title><style>{style}</style></head><body><main>"
-        f"<h1>{escape(title)}</h1>{''.join(_sections(comparison, machine))}</main></body></html>\n"
-    )
+    return page(title, _sections(comparison, machine))
 
 
 def _sections(comparison: Comparison, machine: Machine) -> Iterator[str]:
@@ -110,17 +104,17 @@ def _sections(comparison: Comparison, machine: Machine) -> Iterator[str]:
         yield f'<p class="warning">{escape(warning)}</p>'
     yield f"<p>{escape(machine.sentence())}</p>"
     yield f"<p>{escape(_what_ran(comparison))}</p>"
-    yield _legend(comparison.urls)
+    yield legend(comparison.urls)
     yield '<div class="plots">'
-    yield _figure("Throughput against latency", _throughput(comparison), "Numbers at the points are threads.")
-    yield _figure("Latency percentiles", _percentiles(comparison), "With the most threads, all rounds together.")
+    yield figure("Throughput against latency", _throughput(comparison), "Numbers at the points are threads.")
+    yield figure("Latency percentiles", _percentiles(comparison), "With the most threads, all rounds together.")
     if comparison.recoveries:
-        yield _figure("Recovery", _recovery(comparison), "Open the store and read every state back.")
+        yield figure("Recovery", _recovery(comparison), "Open the store and read every state back.")
     if comparison.bytes_on_disk:
-        yield _figure("Bytes stored", _sizes(comparison), "At the end of all rounds, dead values included.")
+        yield figure("Bytes stored", _sizes(comparison), "At the end of all rounds, dead values included.")
     yield "</div><h2>Numbers</h2>"
     header = ("store", "threads", "operations/s", "low to high", "mean", "95 %", "99 %", "errors")
-    yield _html_table(header, list(_rows(comparison)))
+    yield html_table(header, list(_rows(comparison)))
 
 
 def _what_ran(comparison: Comparison) -> str:
@@ -131,15 +125,6 @@ def _what_ran(comparison: Comparison) -> str:
         f" {settings.fieldcount * settings.fieldlength:,} bytes, {settings.requestdistribution}, {rounds} interleaved"
         f" rounds; the median of the rounds is shown. Driver: {settings.driver}."
     )
-
-
-def _legend(urls: Sequence[str]) -> str:
-    items = (f'<li><span class="key c{n % svg.COLOURS}"></span>{escape(url)}</li>' for n, url in enumerate(urls))
-    return f'<ul class="legend">{"".join(items)}</ul>'
-
-
-def _figure(title: str, plot: str, caption: str) -> str:
-    return f"<figure><h2>{escape(title)}</h2>{plot}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def _throughput(comparison: Comparison) -> str:
@@ -190,7 +175,8 @@ def _sizes(comparison: Comparison) -> str:
     return f'<dl class="bars">{"".join(bars)}</dl>'
 
 
-def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table that scrolls by itself where it is too wide."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

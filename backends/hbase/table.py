@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from safekeeper.backends.hbase import clock
+from safekeeper.backends import server_clock as clock
 from safekeeper.backends.hbase.connections import Connections
 from safekeeper.backends.hbase.driver import BatchMutation, ColumnDescriptor, Mutation, Scan
 from safekeeper.backends.hbase.layout import FAMILY, TOKEN

@@ -58,6 +58,10 @@ class Files:
         """Rename over what is there. Not yet durable."""
         os.rename(source, target)
 
+    def move_folder(self, source: Path, target: Path) -> None:
+        """Give a folder another name, that nothing has. Not yet durable."""
+        os.rename(source, target)
+
     def remove(self, path: Path) -> None:
         """Remove a file; that it is gone is not an error. Not yet durable."""
         path.unlink(missing_ok=True)

@@ -147,7 +147,8 @@ class _Window:
         self.data = segment.read(size, offset)
         self._words = np.frombuffer(self.data, "<u8", len(self.data) // 8)
         self._place = place_of(segment.number, offset)
-        marks = np.frombuffer(self.data, "<u4", len(self.data) // 8 * 2)[2::2]  # 8 bytes behind the start of a header
+        searched = min(len(self.data), _WINDOW)  # a larger window is for the one block that it begins with
+        marks = np.frombuffer(self.data, "<u4", searched // 8 * 2)[2::2]  # 8 bytes behind the start of a header
         units = np.flatnonzero(marks == BLOCK_MARK)
         units = units[units + BLOCK.size // 8 <= len(self._words)]
         headers = self._decode(units, _HEADERS)
@@ -289,6 +290,18 @@ def damaged_records(block: bytes, header: BlockHeader) -> Iterator[tuple[int, tu
             return
         if check_value(raw[head.value_start : head.value_start + head.value_size]) != head.value_check:
             yield position, id
+        position += head.size
+
+
+def whole_ids(block: bytes, header: BlockHeader) -> Iterator[tuple[int, int]]:
+    """The records of a block that fails whose ids are whole: where each starts, and GRAVE_BIT if it is a delete."""
+    position = BLOCK.size
+    for _ in range(header.records):
+        raw = block[position:]
+        head = decode_record_head(raw)
+        if head is None or verified_id(head, raw) is None:
+            return
+        yield position, GRAVE_BIT if head.flags & GRAVE_FLAG else 0
         position += head.size
 
 

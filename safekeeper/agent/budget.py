@@ -50,7 +50,7 @@ class Room:
         self._budget = budget
         self.size = size
 
-    def shrink(self, size: int) -> None:
-        """Keep *size* bytes and give back the rest now."""
+    def resize(self, size: int) -> None:
+        """Hold *size* bytes from now on. More than before is taken at once, over the limit: the bytes are there."""
         surplus, self.size = self.size - size, size
         self._budget._give_back(surplus)

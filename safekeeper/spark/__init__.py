@@ -23,6 +23,7 @@ from safekeeper.backend import Scope
 from safekeeper.errors import SafekeeperError
 from safekeeper.registry import Url, guess
 from safekeeper.spark.build import BuildError, find_jar, find_tool
+from safekeeper.spark.peace import with_coordinator
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,10 +42,10 @@ OPTIONS: dict[str, str] = {
     "agent_start_ms": "how long an agent may take until it is ready; a minute",
     "retry_ms": "for how long a request is sent again while the agent or the store is unavailable; a minute",
     "lease_ms": "how long to wait until another task of the executor is done with a partition's state; a minute",
-    "codec": "how commits are compressed: lz4, zstd or none; lz4",
-    "value_bytes": "a commit that is larger is written in parts; 64 MiB, which is also the most",
+    "codec": "how commits are compressed: zstd, lz4 or none; zstd",
+    "value_bytes": "a commit that is larger is written in parts; 16 MiB, and 64 MiB at the most",
     "clean_at": "how many times the size of the state a restart may have to read before commits move old records; 2",
-    "least_commit_bytes": "a commit counts as at least so large when that is decided; 16 KiB",
+    "least_commit_bytes": "a commit counts as at least so large when that is decided; 64 KiB",
     "moved_checkpoint": "when a checkpoint folder is not where its state was first written: refuse or adopt; refuse",
 }
 """What `configure` takes besides the URL, and the default. As a setting, `queue_bytes` is `PREFIX` + `queueBytes`."""
@@ -96,12 +97,15 @@ def configure(builder: SparkSession.Builder, url: str, **options: object) -> Spa
     Call it before the first session of the process is made: Spark takes its jars when its JVM starts. That the JVM
     runs already is not an error if it has the jar, as under `spark-submit --jars`. *options* are those of `OPTIONS`.
 
+    With an `hdfs:` URL that has `placement=peace` and names no coordinator, one runs in this process from now on.
+
     What would make queries fail is found here, not in the first batch: `BadUrl` and `Unavailable` come from opening the
     backend, `BadSetup` says what else is wrong.
     """
     chosen: dict[str, object] = getattr(builder, "_options", {})
     is_running = _jvm_runs()
     master = str(chosen.get("spark.master") or _default_master(is_running))
+    url = with_coordinator(url)
     check_backend(url, master)
     if _is_local(master) and not (os.environ.get("PYSPARK_PYTHON") or chosen.get("spark.pyspark.python")):
         options.setdefault("python", sys.executable)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from safekeeper import BadId, Closed, Conflict, Corruption, SafekeeperError, TooLarge, Unavailable
-from safekeeper.agent import server
+from safekeeper.agent import answers, server
 from safekeeper.agent.budget import Budget
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.keeper import SafeKeeper
@@ -148,6 +148,53 @@ class Failing(MemoryBackend):
     def keys(self, group):
         yield b"x" * (300 * 1024)
         raise self._error
+
+
+class Watched(MemoryBackend):
+    """Counts the ids of each read; a read of b"meet" waits until *others* are under way at the same time."""
+
+    def __init__(self, others=0):
+        super().__init__()
+        self.reads = []
+        self._meeting = threading.Barrier(others + 1)
+
+    def read(self, ids):
+        self.reads.append(len(ids))
+        if ids[0].key == b"meet":
+            self._meeting.wait(60)
+        return super().read(ids)
+
+
+def test_small_values_are_read_several_at_a_time(serve, connect):
+    backend = Watched()
+    keys = [b"%d" % i for i in range(200)]
+    with serve(backend), connect() as peer:
+        for key in keys[:-1]:
+            peer.put(key, key)
+        assert peer.read(keys) == [*keys[:-1], None]
+    assert backend.reads[0] == 1  # nothing is known yet, it might be the largest there can be
+    assert max(backend.reads) == answers.READ_KEYS
+    assert len(backend.reads) < 25
+
+
+def test_large_values_are_read_one_at_a_time(serve, connect):
+    backend = Watched()
+    with serve(backend, queue_bytes=64 * MIB), connect() as peer:
+        for key in (b"a", b"b", b"c"):
+            peer.put(key, bytes(answers.READ_BYTES))
+        assert peer.read([b"a", b"b", b"c"] * 4) == [bytes(answers.READ_BYTES)] * 12
+    assert set(backend.reads) == {1}
+
+
+def test_reads_go_on_at_the_same_time_once_it_is_known_how_small_the_values_are(serve, connect):
+    backend = Watched(others=7)
+    with serve(backend), ThreadPoolExecutor(8) as pool:
+        with connect() as peer:
+            peer.read([b"other"] * 40)
+        peers = [connect() for _ in range(8)]
+        assert list(pool.map(lambda peer: peer.read([b"meet"]), peers)) == [[None]] * 8
+        for peer in peers:
+            peer.socket.close()
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_an_unknown_id_is_an_error(world_with_ids: Any) -> None:
 
 @pytest.mark.parametrize("lost", (0, 1, 2))
 def test_a_missing_commit_is_an_error_and_never_a_shorter_state(world: Any, lost: int) -> None:
-    provider = world.provider(cleanAt=1000)
+    provider = world.provider(cleanAt=1_000_000)
     for version in range(3):
         provider.open(version, None).put(0, version, "x").commit()
     world.keys()[lost].unlink()

@@ -38,13 +38,11 @@ final class AgentConnection implements Closeable {
   private final StreamingXXHash64 hash = XXHashFactory.fastestInstance().newStreamingHash64(0);
   private int request;
 
-  /** How long the agent took to make a write durable, and the store's sync of it, in microseconds. */
-  record Done(long storeMicros, long syncMicros) {}
-
-  /** Receives the values of a read, in the order of the keys; null for a key that is not there. */
-  interface Values {
-    void accept(int index, byte[] value) throws IOException;
-  }
+  /**
+   * How long the agent took to make a write durable, and the store's sync of it, in microseconds; how many files of the
+   * store were planned for certain servers since the agent was asked last, and how many of these went there.
+   */
+  record Done(long storeMicros, long syncMicros, int planned, int hits) {}
 
   private record Message(int kind, ByteBuffer body) {}
 
@@ -53,11 +51,11 @@ final class AgentConnection implements Closeable {
   }
 
   /** Set a key to a value; the value is durable when this returns. */
-  Done put(String group, byte[] key, byte[] value) throws IOException {
+  Done put(String group, byte[] key, ByteBuffer value) throws IOException {
     ByteBuffer start = body(12 + 3 * group.length() + key.length);
     putBytes(start, group.getBytes(StandardCharsets.UTF_8));
     putBytes(start, key);
-    send(PUT, start.putInt(value.length).flip(), ByteBuffer.wrap(value));
+    send(PUT, start.putInt(value.remaining()).flip(), value.duplicate());
     return done(receive());
   }
 
@@ -82,16 +80,24 @@ final class AgentConnection implements Closeable {
     return keys;
   }
 
-  void read(String group, List<byte[]> keys, Values values) throws IOException {
+  /** The values of keys, in their order; null for a key that is not there. */
+  List<byte[]> read(String group, List<byte[]> keys) throws IOException {
     send(READ, keysBody(group, keys));
+    List<byte[]> values = new ArrayList<>();
     Message message = receive();
     for (; message.kind == VALUE; message = receive()) {
       int index = message.body.getInt();
       boolean found = message.body.get() != 0;
-      byte[] value = getBytes(message.body);
-      values.accept(index, found ? value : null);
+      if (index != values.size()) {
+        throw new IOException("the agent answered with value " + index + " instead of " + values.size());
+      }
+      values.add(found ? getBytes(message.body) : null);
     }
     done(message);
+    if (values.size() != keys.size()) {
+      throw new IOException("the agent answered with " + values.size() + " values instead of " + keys.size());
+    }
+    return values;
   }
 
   @Override
@@ -150,7 +156,8 @@ final class AgentConnection implements Closeable {
     if (message.kind != DONE) {
       throw new IOException("the agent answered with a frame of kind " + message.kind);
     }
-    return new Done(message.body.getLong(), message.body.getLong());
+    ByteBuffer body = message.body;
+    return new Done(body.getLong(), body.getLong(), body.getInt(), body.getInt());
   }
 
   /** The checksum over kind, request, length and body. */
@@ -158,7 +165,7 @@ final class AgentConnection implements Closeable {
     hash.reset();
     hash.update(head.array(), 4, HEAD_BYTES - 12);
     for (ByteBuffer part : body) {
-      hash.update(part.array(), part.position(), part.remaining());
+      hash.update(part.array(), part.arrayOffset() + part.position(), part.remaining());
     }
     return hash.getValue();
   }

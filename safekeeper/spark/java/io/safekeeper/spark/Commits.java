@@ -1,6 +1,7 @@
 package io.safekeeper.spark;
 
 import java.io.IOException;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Optional;
@@ -14,13 +15,16 @@ final class Commits {
   private final Agent agent;
   private final String group;
 
-  /** What a commit cost: the bytes sent, and the microseconds that the agent and the store took. */
-  record Cost(long bytes, long agentMicros, long storeMicros) {}
-
   /** Receives the records of commits in order, block by block. */
   interface Reader extends Frame.Sink {
     /** These were all records of this commit. */
     void end(CommitKey key, Frame.Head head);
+  }
+
+  /** Receives what is needed of a whole chain of commits. */
+  interface Loader extends Reader {
+    /** This is what the chain leads to, before anything else is known. */
+    void begin(Frame.Head newest);
   }
 
   Commits(Agent agent, String group) {
@@ -41,64 +45,120 @@ final class Commits {
     return new History(agent.ask(connection -> connection.keys(group)));
   }
 
-  /** Write a commit's values, the head last; they are durable when this returns. */
-  Cost write(CommitKey key, List<byte[]> values) throws IOException {
-    long started = System.nanoTime();
-    long bytes = 0;
-    long store = 0;
-    int head = values.size() - 1;
-    for (int i = 0; i <= head; i++) {
-      byte[] name = i < head ? key.part(i) : key.bytes();
-      byte[] value = values.get(i);
-      store += agent.ask(connection -> connection.put(group, name, value)).storeMicros();
-      bytes += value.length;
+  /** Writes the values of a commit, each durable when its method returns, and counts what that costs. */
+  final class Writer implements Frame.Output {
+    private final CommitKey key;
+    private long bytes;
+    private long micros;
+    private long storeMicros;
+    private long planned;
+    private long hits;
+
+    private Writer(CommitKey key) {
+      this.key = key;
     }
-    return new Cost(bytes, (System.nanoTime() - started) / 1000 - store, store);
+
+    @Override
+    public void part(int number, ByteBuffer value) throws IOException {
+      put(key.part(number), value);
+    }
+
+    @Override
+    public void head(ByteBuffer value) throws IOException {
+      put(key.bytes(), value);
+    }
+
+    private void put(byte[] name, ByteBuffer value) throws IOException {
+      long started = System.nanoTime();
+      AgentConnection.Done done = agent.ask(connection -> connection.put(group, name, value));
+      storeMicros += done.storeMicros();
+      planned += done.planned();
+      hits += done.hits();
+      micros += (System.nanoTime() - started) / 1000;
+      bytes += value.remaining();
+    }
+
+    /** How many bytes were sent. */
+    long bytes() {
+      return bytes;
+    }
+
+    /** How long that took altogether. */
+    long micros() {
+      return micros;
+    }
+
+    /** How much of it the store took. */
+    long storeMicros() {
+      return storeMicros;
+    }
+
+    /** How many files the store had planned for certain servers. */
+    long planned() {
+      return planned;
+    }
+
+    /** How many of these went there. */
+    long hits() {
+      return hits;
+    }
+  }
+
+  Writer write(CommitKey key) {
+    return new Writer(key);
   }
 
   /** Read commits, in this order. One that is not there is a {@link MissingCommit}. */
   void read(List<CommitKey> chain, Reader reader) throws IOException {
+    read(chain, 0, reader);
+  }
+
+  /**
+   * Read a whole chain of commits, oldest first. The newest one says which bytes of the oldest nothing needs: they are
+   * left out.
+   */
+  void load(List<CommitKey> chain, Loader loader) throws IOException {
+    int last = chain.size() - 1;
+    CommitKey newest = chain.get(last);
+    byte[][] value = {null};
+    readInOrder(List.of(newest.bytes()), (index, found) -> value[0] = present(newest, found));
+    Frame.Head head = Frame.head(value[0]);
+    loader.begin(head);
+    read(chain.subList(0, last), head.offset(), loader);
+    decode(newest, value[0], last == 0 ? head.offset() : 0, loader);
+  }
+
+  private void read(List<CommitKey> chain, long skipped, Reader reader) throws IOException {
     List<byte[]> names = chain.stream().map(CommitKey::bytes).toList();
-    read(names, (index, value) -> {
+    readInOrder(names, (index, value) -> {
       CommitKey key = chain.get(index);
-      if (value == null) {
-        throw new MissingCommit(key);
-      }
-      Frame.Head head = Frame.head(value);
-      Frame.Decoder decoder = new Frame.Decoder(head.codec(), reader);
-      readParts(key, head.parts(), decoder);
-      if (decoder.head(value) != head.rawBytes() || head.version() != key.version()) {
-        throw new IllegalStateException("the commit of " + key + " is not what its key says");
-      }
-      reader.end(key, head);
+      decode(key, present(key, value), index == 0 ? skipped : 0, reader);
     });
   }
 
-  private void readParts(CommitKey key, int parts, Frame.Decoder decoder) throws IOException {
-    List<byte[]> names = IntStream.range(0, parts).mapToObj(key::part).toList();
-    read(names, (index, value) -> {
-      if (value == null) {
-        throw new MissingCommit(key);
-      }
-      decoder.part(value);
-    });
-  }
-
-  /** Read values in order, each once: what had come before an agent died is not asked for again. */
-  private void read(List<byte[]> names, AgentConnection.Values values) throws IOException {
-    int[] read = {0};
-    while (read[0] < names.size()) {
-      agent.ask(connection -> {
-        connection.read(group, names.subList(read[0], names.size()), (index, value) -> {
-          values.accept(read[0], value);
-          read[0]++;
-        });
-        return null;
-      });
+  private void decode(CommitKey key, byte[] value, long skipped, Reader reader) throws IOException {
+    Frame.Head head = Frame.head(value);
+    Frame.Decoder decoder = new Frame.Decoder(head.codec(), skipped, reader);
+    List<byte[]> parts = IntStream.range(0, head.parts()).mapToObj(key::part).toList();
+    readInOrder(parts, (index, part) -> decoder.part(present(key, part)));
+    if (decoder.head(value) != head.rawBytes() || head.version() != key.version()) {
+      throw new IllegalStateException("the commit of " + key + " is not what its key says");
     }
+    reader.end(key, head);
   }
 
-  /** Delete what no load of the newest {@code retained} versions needs, if that is at least so many keys. */
+  private static byte[] present(CommitKey key, byte[] value) {
+    if (value == null) {
+      throw new MissingCommit(key);
+    }
+    return value;
+  }
+
+  private void readInOrder(List<byte[]> names, ReadAhead.Values values) throws IOException {
+    ReadAhead.read(names, some -> agent.ask(connection -> connection.read(group, some)), values);
+  }
+
+  /** Delete what no load of the newest version or {@code retained} older ones needs, if that is so many keys. */
   int deleteGarbage(int retained, long least) throws IOException {
     List<byte[]> garbage = history().garbage(retained);
     if (garbage.size() < least) {
@@ -114,11 +174,12 @@ final class Commits {
   /** Where the checkpoint was when the first commit was made. */
   Optional<String> location() throws IOException {
     byte[][] found = {null};
-    read(List.of(LOCATION), (index, value) -> found[0] = value);
+    readInOrder(List.of(LOCATION), (index, value) -> found[0] = value);
     return Optional.ofNullable(found[0]).map(bytes -> new String(bytes, StandardCharsets.UTF_8));
   }
 
   void setLocation(String location) throws IOException {
-    agent.ask(connection -> connection.put(group, LOCATION, location.getBytes(StandardCharsets.UTF_8)));
+    ByteBuffer value = ByteBuffer.wrap(location.getBytes(StandardCharsets.UTF_8));
+    agent.ask(connection -> connection.put(group, LOCATION, value));
   }
 }

@@ -4,8 +4,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Which commits a load of the log must read: those from the head, the oldest record that may be some key's newest,
- * to the end. Reading a commit costs something however small it is, so each weighs at least {@code leastWeight}.
+ * What a load of the log must replay: everything from the head, the oldest record that may be some key's newest, to
+ * the end. Reading a commit costs something however small it is, so each weighs at least {@code leastWeight}.
  */
 final class Extent {
   private final int leastWeight;
@@ -32,14 +32,23 @@ final class Extent {
     return headAppended;
   }
 
+  /** The weight of a commit of so many bytes. */
   long weigh(long bytes) {
     return Math.max(leastWeight, bytes);
   }
 
-  /** What a load would have to read if {@code uncommitted} bytes were committed now. */
-  long weight(long uncommitted) {
-    long before = needed < spans.size() ? spans.get(needed).weightBefore : weight;
-    return weight - before + weigh(uncommitted);
+  /** What a load has to replay. */
+  long weight() {
+    return weight - weightBeforeHead();
+  }
+
+  private long weightBeforeHead() {
+    if (needed == spans.size()) {
+      return weight;
+    }
+    long before = spans.get(needed).weightBefore;
+    long oldest = (needed + 1 < spans.size() ? spans.get(needed + 1).weightBefore : weight) - before;
+    return before + oldest - weigh(oldest - headOffset());
   }
 
   /** The oldest version that a load of {@code newest} reads. */
@@ -58,8 +67,8 @@ final class Extent {
     weight += weigh(bytes);
   }
 
-  /** The head record, of so many bytes, is needed no more; the next one is at {@code position}. */
-  void advance(long position, int bytes) {
+  /** So many bytes from the head are needed no more; the next record is at {@code position}. */
+  void advance(long position, long bytes) {
     head = position;
     headAppended += bytes;
     while (needed + 1 < spans.size() && spans.get(needed + 1).position <= head) {

@@ -1,10 +1,9 @@
 package io.safekeeper.spark;
 
+import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.List;
 import net.jpountz.xxhash.XXHashFactory;
 
 /**
@@ -36,6 +35,7 @@ final class Frame {
   private static final int BLOCK_HEAD_BYTES = 8;
   private static final int BLOCK_BYTES = 256 << 10;
   private static final int GOES_ON = 1 << 31;
+  private static final int SMALLEST_BUFFER = 64 << 10;
 
   private Frame() {}
 
@@ -47,13 +47,20 @@ final class Frame {
     void records(byte[] bytes, int from, int to);
   }
 
+  /** Takes the values of a commit in order, the head last. A value's bytes are used again when this has returned. */
+  interface Output {
+    void part(int number, ByteBuffer value) throws IOException;
+
+    void head(ByteBuffer value) throws IOException;
+  }
+
   /**
-   * The values to store for what the log has not committed yet: parts, and the head as the last one.
+   * Make the values to store of what the log has not committed yet.
    *
    * @param limit the most bytes that a value may have
    */
-  static List<byte[]> encode(StateLog log, long version, Codec codec, int limit) {
-    Encoder encoder = new Encoder(codec, limit);
+  static void encode(StateLog log, long version, Codec codec, int limit, Output output) throws IOException {
+    Encoder encoder = new Encoder(codec, limit, log.uncommittedBytes(), output);
     Pages.Walk walk = log.uncommitted();
     int blockBytes = Math.min(BLOCK_BYTES, limit / 4);
     byte[] page = null;
@@ -68,7 +75,7 @@ final class Frame {
       to = walk.offset() + Record.size(page, walk.offset());
     }
     encoder.addBlock(page, from, to);
-    return encoder.finish(version, log.size(), log.oldestVersion(version), log.headOffset(), log.uncommittedBytes());
+    encoder.finish(version, log.size(), log.oldestVersion(version), log.headOffset(), log.uncommittedBytes());
   }
 
   /** What the head says; the blocks are not looked at. */
@@ -88,26 +95,29 @@ final class Frame {
 
   private static ByteBuffer check(byte[] value, int mark, int least) {
     ByteBuffer buffer = ByteBuffer.wrap(value).order(ByteOrder.LITTLE_ENDIAN);
-    if (value.length < least || buffer.getInt() != mark || buffer.getLong() != checksum(value)) {
+    if (value.length < least || buffer.getInt() != mark || buffer.getLong() != checksum(value, 0, value.length)) {
       throw new IllegalStateException("a commit's bytes are damaged: mark or checksum do not match");
     }
     return buffer;
   }
 
-  private static long checksum(byte[] value) {
-    return XXHashFactory.fastestInstance().hash64().hash(value, CHECKED_FROM, value.length - CHECKED_FROM, 0);
+  private static long checksum(byte[] bytes, int from, int length) {
+    return XXHashFactory.fastestInstance().hash64().hash(bytes, from + CHECKED_FROM, length - CHECKED_FROM, 0);
   }
 
   /** Takes the values of a commit, the parts before the head, and hands their records to a sink. */
   static final class Decoder {
     private final Codec codec;
+    private final long skipped;
     private final Sink sink;
     private byte[] records = new byte[0];
     private int begun; // bytes of a record that goes on in the next block
     private long bytes;
 
-    Decoder(Codec codec, Sink sink) {
+    /** The sink does not get the first {@code skipped} bytes, which are whole records. */
+    Decoder(Codec codec, long skipped, Sink sink) {
       this.codec = codec;
+      this.skipped = skipped;
       this.sink = sink;
     }
 
@@ -127,34 +137,45 @@ final class Frame {
       while (blocks.hasRemaining()) {
         int word = blocks.getInt();
         int compressed = blocks.getInt();
-        int end = Math.addExact(begun, word & ~GOES_ON);
-        if (records.length < end) {
-          records = Arrays.copyOf(records, Math.max(end, Math.min(2 * begun, Integer.MAX_VALUE - 16)));
-        }
-        codec.decompress(value, blocks.position(), compressed, records, begun, end - begun);
+        readBlock(value, blocks.position(), compressed, word & ~GOES_ON, (word & GOES_ON) != 0);
         blocks.position(blocks.position() + compressed);
-        begun = (word & GOES_ON) != 0 ? end : 0;
-        if (begun == 0) {
-          sink.records(records, 0, end);
-          bytes += end;
-        }
+      }
+    }
+
+    private void readBlock(byte[] value, int at, int compressed, int length, boolean goesOn) {
+      bytes += length;
+      if (bytes <= skipped) {
+        return;
+      }
+      int end = Math.addExact(begun, length);
+      if (records.length < end) {
+        records = Arrays.copyOf(records, Math.max(end, Math.min(2 * begun, Integer.MAX_VALUE - 16)));
+      }
+      codec.decompress(value, at, compressed, records, begun, length);
+      begun = goesOn ? end : 0;
+      if (!goesOn) {
+        sink.records(records, (int) Math.max(0, skipped - (bytes - end)), end);
       }
     }
   }
 
-  /** Collects blocks into values. */
+  /** Collects blocks into values, all in one buffer: a part begins where the rest of a head would. */
   private static final class Encoder {
     private final Codec codec;
     private final int limit;
-    private final List<byte[]> parts = new ArrayList<>();
-    private ByteBuffer current = ByteBuffer.allocate(64 << 10).order(ByteOrder.LITTLE_ENDIAN).position(HEAD_BYTES);
+    private final Output output;
+    private ByteBuffer current;
+    private int parts;
 
-    Encoder(Codec codec, int limit) {
+    Encoder(Codec codec, int limit, long rawBytes, Output output) {
       this.codec = codec;
       this.limit = limit;
+      this.output = output;
+      int capacity = (int) Math.min(limit, SMALLEST_BUFFER + rawBytes / 4);
+      current = ByteBuffer.allocate(capacity).order(ByteOrder.LITTLE_ENDIAN).position(HEAD_BYTES);
     }
 
-    void addBlock(byte[] page, int from, int to) {
+    void addBlock(byte[] page, int from, int to) throws IOException {
       if (from == to) {
         return;
       }
@@ -164,10 +185,10 @@ final class Frame {
       addBlock(page, from, to, 0);
     }
 
-    private void addBlock(byte[] page, int from, int to, int flag) {
+    private void addBlock(byte[] page, int from, int to, int flag) throws IOException {
       int most = BLOCK_HEAD_BYTES + codec.bound(to - from);
       if (most > limit - current.position() && current.position() > HEAD_BYTES) {
-        parts.add(seal(current, PART_MARK, HEAD_BYTES - PART_BYTES));
+        output.part(parts++, sealed(PART_MARK, HEAD_BYTES - PART_BYTES));
         current.position(HEAD_BYTES);
       }
       if (most > current.remaining()) {
@@ -179,21 +200,20 @@ final class Frame {
       current.putInt(to - from | flag).putInt(length).position(at + BLOCK_HEAD_BYTES + length);
     }
 
-    List<byte[]> finish(long version, long live, long oldest, long offset, long rawBytes) {
+    void finish(long version, long live, long oldest, long offset, long rawBytes) throws IOException {
       int end = current.position();
       current.position(CHECKED_FROM);
-      current.put(FORMAT).put(codec.number).putShort(FLAGS).putInt(parts.size());
+      current.put(FORMAT).put(codec.number).putShort(FLAGS).putInt(parts);
       current.putLong(version).putLong(live).putLong(oldest).putLong(offset).putLong(rawBytes).position(end);
-      parts.add(seal(current, HEAD_MARK, 0));
-      return parts;
+      output.head(sealed(HEAD_MARK, 0));
     }
 
     /** The bytes from {@code from} to the position, with mark and checksum. */
-    private static byte[] seal(ByteBuffer buffer, int mark, int from) {
-      byte[] value = new byte[buffer.position() - from];
-      System.arraycopy(buffer.array(), from, value, 0, value.length);
-      ByteBuffer.wrap(value).order(ByteOrder.LITTLE_ENDIAN).putInt(mark).putLong(checksum(value));
-      return value;
+    private ByteBuffer sealed(int mark, int from) {
+      int length = current.position() - from;
+      long checksum = checksum(current.array(), from, length);
+      current.putInt(from, mark).putLong(from + 4, checksum);
+      return ByteBuffer.wrap(current.array(), from, length);
     }
   }
 }

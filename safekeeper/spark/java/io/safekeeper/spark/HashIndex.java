@@ -42,10 +42,21 @@ final class HashIndex {
     return (int) slots[slotOf(hash, base, offset, length)];
   }
 
+  /** Make room for so many keys at once, as a load knows them. That there is enough already is not an error. */
+  void expect(long keys) {
+    int length = slots.length;
+    while (keys >= most(length)) {
+      length = Math.multiplyExact(length, 2);
+    }
+    if (length > slots.length) {
+      resize(length);
+    }
+  }
+
   /** Make room for one more key. After this the next change needs no memory and cannot fail half-way. */
   void reserve() {
-    if (size >= slots.length / 3 * 2) {
-      resize();
+    if (size >= most(slots.length)) {
+      resize(Math.multiplyExact(slots.length, 2));
     } else if (snapshots > 0) {
       slots = slots.clone();
       snapshots = 0;
@@ -146,9 +157,14 @@ final class HashIndex {
     slots[gap] = 0;
   }
 
-  private void resize() {
+  /** How many keys a table of that length holds. */
+  private static int most(int length) {
+    return length / 3 * 2;
+  }
+
+  private void resize(int length) {
     long[] old = slots;
-    slots = new long[Math.multiplyExact(old.length, 2)];
+    slots = new long[length];
     snapshots = 0; // they keep the old table
     int mask = slots.length - 1;
     for (long entry : old) {

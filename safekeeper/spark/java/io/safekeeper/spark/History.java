@@ -64,8 +64,8 @@ final class History {
   }
 
   /**
-   * The keys that no load of the latest commit's version, or of the {@code retained} - 1 before it, needs; oldest
-   * first. Higher versions are kept, too.
+   * The keys that no load of the latest commit's version, or of the {@code retained} before it, needs; oldest first.
+   * Higher versions are kept, too.
    *
    * <p>Parts go only when their version is below all that is kept: those of a newer one may belong to a commit whose
    * head is just being written.
@@ -74,7 +74,7 @@ final class History {
     long version = latest().map(CommitKey::version).orElse(0L);
     Set<CommitKey> needed = new HashSet<>();
     byId.values().stream()
-        .filter(commit -> commit.version() > version - retained)
+        .filter(commit -> commit.version() >= version - retained)
         .forEach(commit -> keep(commit, needed));
     long oldest = needed.stream().mapToLong(CommitKey::version).min().orElse(0);
     List<byte[]> garbage = new ArrayList<>();

@@ -5,7 +5,10 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.UUID;
+import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * The state of one partition in memory, and how it gets from one version to another: by undo, by replay of the
@@ -14,6 +17,9 @@ import java.util.function.Supplier;
  * <p>For whoever holds the provider's {@link Lease}.
  */
 final class LoadedState {
+  private static final Logger LOG = LoggerFactory.getLogger(LoadedState.class);
+  private static final long PROGRESS_NANOS = TimeUnit.SECONDS.toNanos(5);
+
   private final Commits commits;
   private final Settings settings;
   private final Supplier<StateLog> newLog;
@@ -31,7 +37,9 @@ final class LoadedState {
       long appended,
       long cleaned,
       long shipped,
-      long agentRestarts) {}
+      long agentRestarts,
+      long planned,
+      long hits) {}
 
   LoadedState(Commits commits, Settings settings, Supplier<StateLog> newLog) {
     this.commits = commits;
@@ -106,29 +114,76 @@ final class LoadedState {
   private void replay(List<CommitKey> missing, boolean warm) throws IOException {
     List<CommitKey> chain = new ArrayList<>(missing);
     Collections.reverse(chain);
-    StateLog target = log;
+    Replay replay = new Replay(log, chain, warm);
     log = null; // until all of it is there
-    commits.read(chain, new Commits.Reader() {
-      @Override
-      public void records(byte[] bytes, int from, int to) {
-        target.replay(bytes, from, to);
-      }
+    if (warm) {
+      commits.read(chain, replay);
+    } else {
+      commits.load(chain, replay);
+    }
+    log = replay.target;
+  }
 
-      @Override
-      public void end(CommitKey key, Frame.Head head) {
-        commitsRead++;
-        target.endCommit(key.version());
-        boolean last = commitsRead == chain.size();
-        if (last && target.size() != head.live()) {
-          throw new IllegalStateException(
-              "the state of " + key + " has " + target.size() + " keys instead of " + head.live());
-        }
-        if (last || warm) {
-          target.addSavepoint(key.id(), key.version());
-        }
+  /** Applies a chain of commits to a log; says in Spark's log how far it is, where that takes long. */
+  private final class Replay implements Commits.Loader {
+    private final StateLog target;
+    private final List<CommitKey> chain;
+    private final boolean warm;
+    private final long started = System.nanoTime();
+    private long reported = started;
+    private long bytes;
+
+    Replay(StateLog target, List<CommitKey> chain, boolean warm) {
+      this.target = target;
+      this.chain = chain;
+      this.warm = warm;
+    }
+
+    @Override
+    public void begin(Frame.Head newest) {
+      target.expect(newest.live());
+      target.passOver(newest.offset());
+    }
+
+    @Override
+    public void records(byte[] block, int from, int to) {
+      target.replay(block, from, to);
+      bytes += to - from;
+      if (System.nanoTime() - reported > PROGRESS_NANOS) {
+        reported = System.nanoTime();
+        report("Loading");
       }
-    });
-    log = target;
+    }
+
+    @Override
+    public void end(CommitKey key, Frame.Head head) {
+      commitsRead++;
+      target.endCommit(key.version());
+      boolean last = commitsRead == chain.size();
+      if (last && target.size() != head.live()) {
+        throw new IllegalStateException(
+            "the state of " + key + " has " + target.size() + " keys instead of " + head.live());
+      }
+      if (last || warm) {
+        target.addSavepoint(key.id(), key.version());
+      }
+      if (last) {
+        report("Loaded");
+      }
+    }
+
+    private void report(String what) {
+      LOG.info(
+          "{} {} of {}: {} of {} commits, {} MB, {} keys, after {} ms",
+          what,
+          chain.get(chain.size() - 1),
+          commits.group(),
+          commitsRead,
+          chain.size(),
+          bytes >> 20,
+          target.size(),
+          TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started));
+    }
   }
 
   /** Make what was changed since the last commit the next one; it is durable when this returns. */
@@ -140,20 +195,22 @@ final class LoadedState {
     long version = base.version() + 1;
     long time = Math.max(System.currentTimeMillis(), lastTime + 1);
     CommitKey key = new CommitKey(version, UUID.randomUUID().toString(), base.id(), log.oldestVersion(version), time);
-    List<byte[]> values = Frame.encode(log, version, settings.codec(), settings.valueBytes());
-    long frameMicros = (System.nanoTime() - started) / 1000;
-    Commits.Cost cost = commits.write(key, values);
+    Commits.Writer writer = commits.write(key);
+    Frame.encode(log, version, settings.codec(), settings.valueBytes(), writer);
+    long frameMicros = (System.nanoTime() - started) / 1000 - writer.micros();
     lastTime = time;
     log.endCommit(version);
     log.addSavepoint(key.id(), version);
     return new Committed(
         key,
         frameMicros,
-        cost.agentMicros(),
-        cost.storeMicros(),
+        writer.micros() - writer.storeMicros(),
+        writer.storeMicros(),
         appended,
         cleaned,
-        cost.bytes(),
-        commits.takeAgentRestarts());
+        writer.bytes(),
+        commits.takeAgentRestarts(),
+        writer.planned(),
+        writer.hits());
   }
 }

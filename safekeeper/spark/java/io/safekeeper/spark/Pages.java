@@ -14,8 +14,11 @@ import java.util.Arrays;
  * there.
  */
 final class Pages {
-  /** The largest size of a page, and the usual one. */
-  static final int MAX_PAGE_BYTES = 4 << 20;
+  /**
+   * The largest size of a page, and the usual one: with the array's header 4 MB, so that it fills the regions of the
+   * heap that the garbage collector gives to large arrays.
+   */
+  static final int MAX_PAGE_BYTES = (4 << 20) - 16;
 
   private static final int UNIT_SHIFT = 3;
   private static final int SLOT_SHIFT = 22 - UNIT_SHIFT;

@@ -81,9 +81,9 @@ final class Settings {
     }
   }
 
-  /** {@code valueBytes}: a commit that is larger is written in parts; 64 MiB, which is also the most. */
+  /** {@code valueBytes}: a commit that is larger is written in parts; 16 MiB, and 64 MiB at the most. */
   int valueBytes() {
-    return (int) Math.min(MAX_VALUE_BYTES, number("valueBytes", MAX_VALUE_BYTES, 1024));
+    return (int) Math.min(MAX_VALUE_BYTES, number("valueBytes", 16 << 20, 1024));
   }
 
   /**
@@ -105,10 +105,10 @@ final class Settings {
 
   /**
    * {@code leastCommitBytes}: a commit counts as at least so large when that is decided, so that small ones do not pile
-   * up; 16 KiB.
+   * up; 64 KiB. A larger number lets a restart read fewer commits, and small commits write more.
    */
   int leastCommitBytes() {
-    return (int) number("leastCommitBytes", 16 << 10, 1);
+    return (int) Math.min(MAX_VALUE_BYTES, number("leastCommitBytes", 64 << 10, 1));
   }
 
   /**

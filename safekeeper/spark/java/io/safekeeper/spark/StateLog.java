@@ -71,9 +71,9 @@ final class StateLog {
     return liveBytes;
   }
 
-  /** What a load would have to read, if the log was committed now. */
+  /** What a load of the last commit has to replay. */
   long extentBytes() {
-    return extent.weight(uncommittedBytes());
+    return extent.weight();
   }
 
   /** How many bytes were appended since the last commit. */
@@ -192,7 +192,9 @@ final class StateLog {
   }
 
   private Family family(int id) {
-    return families.computeIfAbsent(id, number -> new Family(number, pages));
+    return id == Family.DEFAULT && defaultFamily != null
+        ? defaultFamily
+        : families.computeIfAbsent(id, number -> new Family(number, pages));
   }
 
   // ---- versions
@@ -266,6 +268,17 @@ final class StateLog {
     changing = false;
   }
 
+  /** Make room for so many keys in the default family, where most stores have all of them. */
+  void expect(long keys) {
+    defaultFamily.index.expect(keys);
+  }
+
+  /** The oldest commit, which is replayed next into an empty log, begins with so many bytes that nothing needs. */
+  void passOver(long bytes) {
+    appended += bytes;
+    extent.advance(extent.head(), bytes);
+  }
+
   /** Apply records that were once committed, from {@code bytes[from]} to {@code bytes[to]}. */
   void replay(byte[] bytes, int from, int to) {
     for (int offset = from; offset < to; ) {
@@ -280,10 +293,11 @@ final class StateLog {
   }
 
   /**
-   * Append the oldest records that are still some key's newest again, so that a load need not read what is before them.
+   * Append the oldest records that are still some key's newest again, so that a load need not replay what is before
+   * them.
    *
-   * <p>Starts when a load would read {@code most} times the size of the newest records, and appends at most
-   * 1/({@code most} - 1) of what was appended since the last commit: then a load never reads more than
+   * <p>Starts when a load would replay {@code most} times the size of the newest records, and appends at most
+   * 1/({@code most} - 1) of what was appended since the last commit: then a load never replays more than
    * 2 {@code most} - 1 times their size. A tombstone that is the oldest record covers nothing any more and is passed.
    *
    * @return how many bytes were appended
@@ -296,7 +310,7 @@ final class StateLog {
     long moved = 0;
     Savepoint last = current();
     Pages.Walk walk = pages.walk(extent.head(), last.position());
-    while (moved < budget && extent.weight(uncommittedBytes()) > most * liveBytes) {
+    while (moved < budget && extent.weight() + extent.weigh(uncommittedBytes()) > most * liveBytes) {
       if (!walk.next()) {
         extent.advanceToEnd(last.position(), last.appended());
         break;

@@ -1,5 +1,8 @@
 package io.safekeeper.spark;
 
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -164,11 +167,34 @@ public final class StateLogModel {
   private void commit() {
     log.clean(cleanAt);
     long number = log.current().version() + 1;
-    Version version = new Version(
-        "commit " + ids++, number, log.oldestVersion(number), now.copy(), Frame.encode(log, number, codec, limit));
+    Version version = new Version("commit " + ids++, number, log.oldestVersion(number), now.copy(), values(number));
     log.endCommit(number);
     log.addSavepoint(version.id, number);
     versions.add(version);
+  }
+
+  private List<byte[]> values(long number) {
+    List<byte[]> values = new ArrayList<>();
+    Frame.Output output = new Frame.Output() {
+      @Override
+      public void part(int part, ByteBuffer value) {
+        check(part == values.size(), "the number of a part");
+        head(value);
+      }
+
+      @Override
+      public void head(ByteBuffer value) {
+        byte[] copy = new byte[value.remaining()];
+        value.get(copy);
+        values.add(copy);
+      }
+    };
+    try {
+      Frame.encode(log, number, codec, limit, output);
+    } catch (IOException error) {
+      throw new UncheckedIOException(error);
+    }
+    return values;
   }
 
   private void abort() {
@@ -198,24 +224,27 @@ public final class StateLogModel {
     if (target.number > 0) {
       log = new StateLog(3, leastWeight, pageBytes);
     }
-    for (Version version : versions) {
-      if (version.number > 0 && version.number >= target.oldest) {
-        replay(version);
-      }
-    }
     if (target.number > 0) {
       Frame.Head head = Frame.head(target.values.get(target.values.size() - 1));
+      log.expect(random.nextBoolean() ? head.live() : 0);
+      log.passOver(head.offset());
+      for (Version version : versions) {
+        if (version.number > 0 && version.number >= target.oldest) {
+          replay(version, version.number == target.oldest ? head.offset() : 0);
+        }
+      }
       check(head.live() == log.size(), "the keys that a frame counts");
+      check(log.headOffset() == head.offset() || target.number == target.oldest, "how much of it is needed no more");
       log.addSavepoint(target.id, target.number);
     }
     now = target.state.copy();
   }
 
-  private void replay(Version version) {
+  private void replay(Version version, long skipped) {
     byte[] headBytes = version.values.get(version.values.size() - 1);
     Frame.Head head = Frame.head(headBytes);
     check(head.parts() == version.values.size() - 1, "the parts that a frame counts");
-    Frame.Decoder decoder = new Frame.Decoder(head.codec(), log::replay);
+    Frame.Decoder decoder = new Frame.Decoder(head.codec(), skipped, log::replay);
     for (int i = 0; i < head.parts(); i++) {
       check(version.values.get(i).length <= limit, "the size of a part");
       decoder.part(version.values.get(i));

@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
+import java.util.Random;
 import java.util.UUID;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
@@ -73,6 +74,19 @@ public final class TestProvider {
 
   public TestStore open(long version, String id) {
     return new TestStore(provider.getStore(version, Option.apply(id), false, false));
+  }
+
+  /** Commit batches that each update some of so many keys at random; the one of version 0 puts all of them. */
+  public void commitBatches(long version, int batches, int keys, int updates) {
+    Random random = new Random(version);
+    for (long end = version + batches; version < end; version++) {
+      StateStore store = provider.getStore(version, Option.empty(), false, false);
+      UnsafeRow value = TestStore.value("batch " + version);
+      for (int i = 0; i < (version == 0 ? keys : updates); i++) {
+        store.put(TestStore.numbers(0, version == 0 ? i : random.nextInt(keys)), value, "default");
+      }
+      store.commit();
+    }
   }
 
   public TestStore openEmpty(long version) {

@@ -1,12 +1,12 @@
-"""The clock of `hbase:`, on a server whose clock and network are made up."""
+"""The clock of `hbase:` and `hdfs:`, on a server whose clock and network are made up."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from safekeeper import Unavailable
-from safekeeper.backends.hbase import clock
-from safekeeper.backends.hbase.clock import Bounds, Clock, Reading
+from safekeeper.backends import server_clock as clock
+from safekeeper.backends.server_clock import Bounds, Clock, Reading
 
 
 class World:

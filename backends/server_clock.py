@@ -1,9 +1,10 @@
 """The time that every write carries, so that whichever write began later wins, however late another one arrives.
 
 HBase keeps, of all that was put into a cell, what has the highest timestamp; a delete hides what is not newer than
-itself. Left to the server, a timestamp is the moment of arrival: a put whose caller gave up long ago would undo a newer
-one. So the writer gives the timestamp. Taken from the writer's own clock, though, a host whose clock is behind could
-write without effect; so all writers go by one clock, that of the region server which holds the rows of clocks.
+itself. A reader of `hdfs:` takes, of all records of an id, the one with the highest sequence. So the writer gives a
+time. Given by the server instead, it would be the moment of arrival: a put whose caller gave up long ago would undo a
+newer one. Taken from the writer's own clock, a host whose clock is behind could write without effect. So all writers go
+by one clock: that of the region server which holds the rows of clocks, or that of the NameNode.
 
 A handle measures how far that clock is ahead of its own. It is somewhere between two bounds: not behind what it showed
 when an answer came, not ahead of what it showed when the question was sent. A write takes the upper bound as its time,
@@ -11,7 +12,7 @@ and returns only when the lower bound has passed that. So when it has returned t
 and whoever writes after that takes a later one. The bounds are about as far apart as the quickest question took, and a
 write takes longer than that: there is hardly ever anything left to wait for.
 
-Timestamps are in microseconds; HBase compares them and nothing else.
+Times are in microseconds; they are compared and nothing else.
 """
 
 from __future__ import annotations
@@ -79,10 +80,14 @@ def now() -> int:
 
 
 class Clock:
-    """Gives out the times of writes. *read* asks the server; None means that this time nothing was learned."""
+    """Gives out the times of writes. *read* asks the server; None means that this time nothing was learned.
 
-    def __init__(self, read: Callable[[], Reading | None]) -> None:
+    With *eager*, somebody who has waited much asks more often than every ten seconds, for narrower bounds.
+    """
+
+    def __init__(self, read: Callable[[], Reading | None], *, eager: bool = True) -> None:
         self._read = read
+        self._eager = eager
         self._lock = threading.Lock()
         self._bounds: Bounds | None = None
         self._learned_at = self._reading_took = 0
@@ -108,6 +113,11 @@ class Clock:
         with self._lock:
             self._waited += now() - started
 
+    def uncertainty(self) -> float:
+        """How far apart the bounds are now, in microseconds."""
+        bounds = self._bounds
+        return bounds.later(now()).high - bounds.later(now()).low if bounds is not None else float("inf")
+
     def _passed(self) -> int:
         """What the server's clock has passed for certain."""
         moment = now()
@@ -116,7 +126,7 @@ class Clock:
     def _current_bounds(self) -> Bounds:
         with self._lock:
             bounds, age = self._bounds, now() - self._learned_at
-            worth_it = self._waited > _WORTH * self._reading_took
+            worth_it = self._eager and self._waited > _WORTH * self._reading_took
             due = bounds is None or worth_it or age > _SELDOM
             if due:  # this thread reads; the others go on with what is known
                 self._learned_at, self._waited = now(), 0

@@ -1,0 +1,51 @@
+"""The state stores that are compared: the floor, Spark's own in four settings, and ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from safekeeper.spark import configure
+from safekeeper.spark.build import build, spark_home
+
+OURS, FLOOR, OBJECTS = "safekeeper", "floor", "hdfs"
+
+_STATE = "spark.sql.streaming.stateStore."
+_ROCKSDB = {_STATE + "providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"}
+_CHANGELOG = {**_ROCKSDB, _STATE + "rocksdb.changelogCheckpointing.enabled": "true"}
+
+SETTINGS: dict[str, dict[str, str]] = {
+    FLOOR: {_STATE + "providerClass": "io.safekeeper.bench.FloorStateStoreProvider"},
+    OBJECTS: {_STATE + "providerClass": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"},
+    "rocksdb": {**_ROCKSDB, _STATE + "rocksdb.changelogCheckpointing.enabled": "false"},
+    "changelog": _CHANGELOG,
+    "tuned": {
+        **_CHANGELOG,
+        _STATE + "rocksdb.blockCacheSizeMB": "512",
+        _STATE + "rocksdb.trackTotalNumberOfRows": "false",
+    },
+    OURS: {},
+}
+"""What Spark is told, by arm. `tuned` is RocksDB with changelog, a larger cache and no counting of rows."""
+
+COUNTS_ROWS = frozenset(SETTINGS) - {FLOOR, "tuned"}
+"""The arms that say how many rows their state has."""
+
+
+def build_floor(folder: Path) -> Path:
+    """Compile the provider that stores nothing; it is no part of the jar that users get."""
+    jar = folder / "floor.jar"
+    build(Path(__file__).parent / "java", spark_home(), jar)
+    return jar
+
+
+def with_arm(builder: SparkSession.Builder, arm: str, floor: Path, store: Path) -> SparkSession.Builder:
+    """Let *builder* make a session whose queries keep their state in *arm*; ours keeps it below *store*."""
+    if arm == OURS:
+        return configure(builder, f"log://{store}")
+    if arm == FLOOR:
+        builder.config("spark.jars", str(floor))
+    for name, value in SETTINGS[arm].items():
+        builder.config(name, value)
+    return builder

@@ -1,0 +1,149 @@
+"""The queries, and the files that stream into them.
+
+A batch is one Parquet file. The first ones fill the state; the rest are measured, but for the last, which is what a
+restarted query has to do first. All arms read the same files, which are the same in every run.
+
+    aggregation     count and sum by key; every batch updates as many keys, drawn from all of them
+    deduplication   every batch brings as many keys, half of them for the first time
+    join            half of a batch are new keys, the other half their partners, from the middle of the time that keys
+                    wait for them; what has waited long enough goes, so the state keeps its size
+    partitions-200  an aggregation with many partitions, to count the files that a batch writes to
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+SCHEMA = "key bigint, number bigint, side int, time timestamp"
+
+_READERS = 2  # row groups of a file, so that both cores read it
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A query with a size."""
+
+    name: str
+    kind: str
+    """Which query: a key of `QUERIES`."""
+    keys: int
+    """In the state, once it is filled."""
+    rows: int
+    """In each measured batch."""
+    fills: int
+    """How many batches fill the state."""
+    heap: str = "4g"
+    """Of the JVM."""
+    objects_heap: str = "4g"
+    """The same for HDFSBacked, whose state is objects on the heap."""
+    batches: int = 14
+    partitions: int = 2
+
+    @property
+    def files(self) -> int:
+        """How many batches there are in all."""
+        return self.fills + self.batches + 1
+
+
+def _aggregation(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("key").agg(F.count("*"), F.sum("number"))
+
+
+def _deduplication(rows: DataFrame) -> DataFrame:
+    return rows.dropDuplicates(["key"])
+
+
+def _join(rows: DataFrame, seconds: int) -> DataFrame:
+    timed = rows.withWatermark("time", "0 seconds")
+    left, right = (timed.where(f"side = {side}").alias(name) for side, name in enumerate("lr"))
+    condition = f"l.key = r.key and r.time between l.time and l.time + interval {seconds} seconds"
+    return left.join(right, F.expr(condition))
+
+
+QUERIES: dict[str, tuple[Callable[[DataFrame, Workload], DataFrame], str]] = {
+    "aggregation": (lambda rows, workload: _aggregation(rows), "update"),
+    "deduplication": (lambda rows, workload: _deduplication(rows), "append"),
+    "join": (lambda rows, workload: _join(rows, _wait(workload)), "append"),
+}
+"""The queries with their output modes."""
+
+
+def _by_name(*workloads: Workload) -> dict[str, Workload]:
+    return {workload.name: workload for workload in workloads}
+
+
+WORKLOADS = _by_name(
+    Workload("aggregation-1M", "aggregation", 1_000_000, 100_000, 5),
+    Workload("aggregation-5M", "aggregation", 5_000_000, 100_000, 5, objects_heap="14g"),
+    Workload("join", "join", 500_000, 100_000, 12),
+    Workload("deduplication", "deduplication", 1_000_000, 100_000, 5),
+    Workload("partitions-200", "aggregation", 100_000, 100_000, 1, batches=5, partitions=200),
+)
+
+QUICK = _by_name(
+    Workload("aggregation", "aggregation", 20_000, 4_000, 2, "1g", "1g", batches=4),
+    Workload("join", "join", 10_000, 4_000, 7, "1g", "1g", batches=4),
+    Workload("deduplication", "deduplication", 20_000, 4_000, 2, "1g", "1g", batches=4),
+    Workload("partitions-200", "aggregation", 2_000, 1_000, 1, "1g", "1g", batches=3, partitions=200),
+)
+"""The same at a size for everyday use."""
+
+
+def _wait(workload: Workload) -> int:
+    """How many batches, which are a second each, a key waits for its partner."""
+    return max(1, 2 * workload.keys // workload.rows)
+
+
+def write_inputs(workload: Workload, folder: Path) -> list[Path]:
+    """The files of a workload, in their order, written into *folder*."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for batch in range(workload.files):
+        keys, sides = _KEYS[workload.kind](workload, batch, np.random.default_rng(batch))
+        table = pa.table(
+            {
+                "key": keys,
+                "number": keys % 1000,
+                "side": sides.astype(np.int32),
+                "time": pa.array(np.full(len(keys), (1_700_000_000 + batch) * 1_000_000), pa.timestamp("us", "UTC")),
+            }
+        )
+        paths.append(folder / f"{batch:04}.parquet")
+        pq.write_table(table, paths[-1], row_group_size=-(-len(keys) // _READERS))
+    return paths
+
+
+def _drawn(workload: Workload, batch: int, random: np.random.Generator, of: int) -> tuple[Numbers, Numbers]:
+    """Every key once while the state is filled, then so many of them, no two alike within a batch."""
+    if batch < workload.fills:
+        keys = np.arange(batch, workload.keys, workload.fills, dtype=np.int64)
+        random.shuffle(keys)
+    else:
+        keys = random.choice(of, workload.rows, replace=False).astype(np.int64)
+    return keys, np.zeros_like(keys)
+
+
+def _pairs(workload: Workload, batch: int, random: np.random.Generator) -> tuple[Numbers, Numbers]:
+    half = workload.rows // 2
+    partners = max(0, batch - _wait(workload) // 2)
+    keys = np.concatenate([np.arange(half) + start * half for start in (batch, partners)])
+    sides = np.repeat([0, 1], half)
+    order = random.permutation(len(keys))
+    return keys[order], sides[order]
+
+
+_KEYS: dict[str, Callable[[Workload, int, np.random.Generator], tuple[Numbers, Numbers]]] = {
+    "aggregation": lambda workload, batch, random: _drawn(workload, batch, random, workload.keys),
+    "deduplication": lambda workload, batch, random: _drawn(workload, batch, random, 2 * workload.keys),
+    "join": _pairs,
+}

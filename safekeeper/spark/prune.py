@@ -1,0 +1,182 @@
+"""Finding the state of queries whose checkpoint is gone, and removing it.
+
+Spark does not tell a state store that a query is over for good; deleting its checkpoint folder is how people say so.
+The commits of a query are in groups `spark/QUERY/OPERATOR/PARTITION/STORE`; in each group the key `location` says where
+the checkpoint is, and the checkpoint's file `metadata` says which query it belongs to.
+
+A query is gone when the folder is not there but the one above it is, or when another query has the folder now. When
+that cannot be told (a file system that is not known here or does not answer, a disk that is not mounted, a folder of
+another host) the state stays and the reason is named.
+
+Whoever dies half-way leaves what can be found again: `location` goes last in each group.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from safekeeper.backend import Backend, Batch, CheckpointId
+
+PREFIX = "spark/"
+"""What the groups of queries start with."""
+
+LOCATION = b"location"
+"""The key, in each group, whose value is the checkpoint's folder."""
+
+_DELETED_AT_ONCE = 1000
+
+
+class Fate(Enum):
+    """What is known of a query's checkpoint."""
+
+    THERE = "there"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredQuery:
+    """A query that has state in a store."""
+
+    id: str
+    location: str
+    """Its checkpoint's folder; empty if no group tells it."""
+    groups: tuple[str, ...]
+    keys: int
+    """How many keys the groups have: commits, their parts, and the location."""
+    fate: Fate
+    reason: str
+    """Why that is so, for a person."""
+
+
+def stored_queries(store: Backend, gone: Sequence[str] = ()) -> Iterator[StoredQuery]:
+    """The queries that have state in *store*. Checkpoints at or below the locations *gone* are not looked for."""
+    by_query: dict[str, list[str]] = {}
+    for group in dict.fromkeys(store.groups()):
+        if group.startswith(PREFIX) and group.count("/") >= 4:
+            by_query.setdefault(group.split("/")[1], []).append(group)
+    for query, groups in by_query.items():
+        keys = sum(len(set(store.keys(group))) for group in groups)
+        location = _location(store, groups)
+        fate, reason = _look(query, location, gone)
+        yield StoredQuery(query, location, tuple(groups), keys, fate, reason)
+
+
+def remove(store: Backend, query: StoredQuery) -> None:
+    """Delete everything that *store* has of *query*."""
+    for group in query.groups:
+        commits = (CheckpointId(group, key) for key in set(store.keys(group)) - {LOCATION})
+        while some := list(islice(commits, _DELETED_AT_ONCE)):
+            _delete(store, some)
+        _delete(store, [CheckpointId(group, LOCATION)])
+
+
+def _delete(store: Backend, ids: Iterable[CheckpointId]) -> None:
+    batch = Batch()
+    for id in ids:
+        batch.delete(id)
+    store.write(batch)
+
+
+def _location(store: Backend, groups: Sequence[str]) -> str:
+    """Where the query's checkpoint is; a group that a removal has left half-done may not tell it, another does."""
+    for value in store.read([CheckpointId(group, LOCATION) for group in groups]):
+        if value is not None:
+            return value.decode()
+    return ""
+
+
+def _look(query: str, location: str, gone: Sequence[str]) -> tuple[Fate, str]:
+    if not location:
+        return Fate.UNKNOWN, "no group tells where its checkpoint is"
+    if any(location == place.rstrip("/") or location.startswith(place.rstrip("/") + "/") for place in gone):
+        return Fate.GONE, "you say so"
+    try:
+        return _look_into(_folder(location), query)
+    except Exception as error:  # any driver's: what cannot be reached is not gone
+        return Fate.UNKNOWN, f"its checkpoint cannot be reached: {str(error).strip() or type(error).__name__}"
+
+
+def _look_into(folder: _Folder, query: str) -> tuple[Fate, str]:
+    if not folder.exists():
+        if folder.parent_exists():
+            return Fate.GONE, "its checkpoint is gone"
+        return Fate.UNKNOWN, "not even the folder above its checkpoint is there: is it another host's, or not mounted?"
+    try:
+        owner = json.loads(folder.metadata())["id"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return Fate.UNKNOWN, "its checkpoint has no metadata that could be read"
+    if owner != query:
+        return Fate.GONE, "another query has its checkpoint's folder now"
+    return Fate.THERE, "its checkpoint is there"
+
+
+class _Folder(Protocol):
+    """The folder of a checkpoint. Every method raises when it cannot be told."""
+
+    def exists(self) -> bool: ...
+
+    def parent_exists(self) -> bool: ...
+
+    def metadata(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalFolder:
+    """On this host."""
+
+    path: Path
+
+    def exists(self) -> bool:
+        return _exists(self.path)
+
+    def parent_exists(self) -> bool:
+        return _exists(self.path.parent)
+
+    def metadata(self) -> bytes:
+        return (self.path / "metadata").read_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class _RemoteFolder:
+    """On a file system that fsspec knows."""
+
+    files: Any
+    path: str
+
+    def exists(self) -> bool:
+        return bool(self.files.exists(self.path))
+
+    def parent_exists(self) -> bool:
+        return bool(self.files.exists(self.path.rpartition("/")[0]))
+
+    def metadata(self) -> bytes:
+        content: bytes = self.files.cat_file(f"{self.path}/metadata")
+        return content
+
+
+def _exists(path: Path) -> bool:
+    """Unlike `Path.exists`, this raises when it cannot be told, as with a folder that may not be entered."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _folder(location: str) -> _Folder:
+    """The folder that Spark knows under *location*, as Hadoop writes it: with a scheme, and nothing escaped."""
+    scheme, colon, path = location.partition(":")
+    if not colon or scheme == "file":
+        return _LocalFolder(Path("/" + (path or location).lstrip("/")))
+    import fsspec
+
+    files, path = fsspec.core.url_to_fs({"s3a": "s3", "s3n": "s3"}.get(scheme, scheme) + ":" + path)
+    return _RemoteFolder(files, path)
