@@ -14,7 +14,8 @@ pytestmark = pytest.mark.timeout(900)  # JVMs start by the dozen, on a machine t
 def test_two_executors_share_one_log_although_they_are_killed_in_turn(drive, stream, tmp_path):
     """The partitions of an executor that is killed move to the other one, which reads what the dead one wrote."""
     given, root = stream(tmp_path / "query", 12 if LONG else 4), tmp_path / "store"
-    driver = drive(given, "local-cluster[2,1,1024]", f"log://{root}")
+    both = {"spark_cores_max": "2", "spark_scheduler_minRegisteredResourcesRatio": "1.0"}  # Spark waits for both
+    driver = drive(given, "local-cluster[2,1,1024]", f"log://{root}", **both)
     folders = 0
     for batch in driver.batches():
         folders = max(folders, len(list(root.glob("writer-*"))))
