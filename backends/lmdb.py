@@ -25,12 +25,12 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
+from types import TracebackType
 from typing import Literal, Self
 
 import lmdb
@@ -38,7 +38,8 @@ import xxhash
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Stats, Survives
 from safekeeper.backends.lmdb_environment import Environment, Sync, Transaction, has_data
-from safekeeper.backends.local import file_system_type, make_folder, os_errors_as_unavailable, survives_on, sync_folder
+from safekeeper.backends.local import file_system_type, make_folder, survives_on, sync_folder, unavailable
+from safekeeper.columns import Columns
 from safekeeper.errors import BadUrl, Corruption, Unavailable
 from safekeeper.registry import Size, Url
 
@@ -49,6 +50,7 @@ _PLAIN, _HASHED, _BEHIND = b"\0", b"\1", b"\2"
 _LONGEST_NAME = 511
 _FIRST_GROUP = b" "  # what comes before is no group, since a group has no control characters
 _CHECKSUM = 8
+_digest, _seed = xxhash.xxh3_64_digest, xxhash.xxh3_64_intdigest
 _PAGE = 1000
 
 _MAP_SIZE = Size(1 << 30)
@@ -84,7 +86,8 @@ class LmdbBackend(Backend):
         self._lock = Lock()
         self._environment: Environment | None = None
         self._durable = False
-        with _errors_as_ours(self._root):
+        self._errors = _ErrorsAsOurs(self._root)
+        with self._errors:
             kind = file_system_type(self._root)
             if _REMOTE.fullmatch(kind):
                 raise BadUrl(f"{self._root} is on {kind}: LMDB needs a local file system, choose another folder")
@@ -119,7 +122,7 @@ class LmdbBackend(Backend):
 
     def write(self, batch: Batch) -> Receipt:
         self.check_open()
-        with _errors_as_ours(self._root):
+        with self._errors:
             if not self._durable:
                 make_folder(self._root)
             self._attach().write(lambda transaction: _apply(transaction, batch))
@@ -130,7 +133,7 @@ class LmdbBackend(Backend):
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         self.check_open()
-        with _errors_as_ours(self._root):
+        with self._errors:
             environment = self._existing()
             if environment is None or not ids:
                 return [None] * len(ids)
@@ -146,7 +149,7 @@ class LmdbBackend(Backend):
                 after = name
 
     def _page(self, after: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
-        with _errors_as_ours(self._root):
+        with self._errors:
             environment = self._existing()
             return environment.read(lambda transaction: _list(transaction, after, end)) if environment else []
 
@@ -159,14 +162,14 @@ class LmdbBackend(Backend):
             start = group + _BEHIND
 
     def _first_name(self, start: bytes) -> bytes | None:
-        with _errors_as_ours(self._root):
+        with self._errors:
             environment = self._existing()
             return environment.read(lambda transaction: _first(transaction, start)) if environment else None
 
     def stats(self) -> Stats:
         """The numbers that LMDB keeps."""
         self.check_open()
-        with _errors_as_ours(self._root):
+        with self._errors:
             environment = self._existing()
             if environment is None:
                 return Stats(0, 0)
@@ -183,23 +186,40 @@ class LmdbBackend(Backend):
             environment.release()
 
 
-@contextmanager
-def _errors_as_ours(root: Path) -> Iterator[None]:
-    """Turn what LMDB and the operating system raise inside the block into errors of the contract."""
-    with os_errors_as_unavailable(root):
-        try:
-            yield
-        except _DAMAGED as error:
-            raise Corruption(f"{root / 'data.mdb'}: {error}: it is no LMDB file, or it was damaged") from error
-        except lmdb.ReadonlyError as error:
-            raise OSError(errno.EROFS, "read-only", str(root)) from error
-        except lmdb.Error as error:
-            number = getattr(error, "code", 0)
-            if number == errno.EIO and os.statvfs(root).f_bavail == 0:
-                number = errno.ENOSPC  # LMDB calls a write that was cut short EIO
-            if number > 0:  # of the operating system; LMDB's own are negative
-                raise OSError(number, os.strerror(number), str(root)) from error
-            raise Unavailable(f"{root}: {error}") from error
+class _ErrorsAsOurs:
+    """Turns what LMDB and the operating system raise inside a `with` block into errors of the contract.
+
+    Not a generator: this stands around every write, and a generator would take a good part of its time.
+    """
+
+    __slots__ = ("_root",)
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        if isinstance(error, OSError):
+            raise unavailable(self._root, error) from error
+        if isinstance(error, _DAMAGED):
+            place = self._root / "data.mdb"
+            raise Corruption(f"{place}: {error}: it is no LMDB file, or it was damaged") from error
+        if isinstance(error, lmdb.Error):
+            raise self._explained(error) from error
+
+    def _explained(self, error: lmdb.Error) -> Unavailable:
+        number = errno.EROFS if isinstance(error, lmdb.ReadonlyError) else getattr(error, "code", 0)
+        if number == errno.EIO and os.statvfs(self._root).f_bavail == 0:
+            number = errno.ENOSPC  # LMDB calls a write that was cut short EIO
+        if number > 0:  # of the operating system; LMDB's own are negative
+            return unavailable(self._root, OSError(number, os.strerror(number)))
+        return Unavailable(f"{self._root}: {error}")
 
 
 def _name(group: str, key: bytes) -> tuple[bytes, bytes]:
@@ -211,32 +231,49 @@ def _name(group: str, key: bytes) -> tuple[bytes, bytes]:
 
 
 def _checksum(name: bytes, rest: bytes | memoryview) -> bytes:
-    return xxhash.xxh3_64_digest(rest, xxhash.xxh3_64_intdigest(name))
+    return _digest(rest, _seed(name))
 
 
 def _apply(transaction: Transaction, batch: Batch) -> None:
-    puts = []
-    for group, key, value in _operations(batch):
-        name, head = _name(group, key)
-        if value is None:
-            transaction.delete(name)
-        else:
-            rest = head + value if head else value
-            puts.append((name, _checksum(name, rest) + rest))
+    if batch.columns is not None:
+        puts = [_record(batch.columns.group, key, value) for key, value in _pairs(batch.columns)]
+    else:
+        puts = _puts(transaction, batch.items())
     transaction.cursor().putmulti(puts)
 
 
-def _operations(batch: Batch) -> Iterator[tuple[str, bytes, bytes | memoryview | None]]:
-    """What *batch* does, in order. A key may come twice, the last one counts."""
-    if (columns := batch.columns) is None:
-        for id, value in batch.items():
-            yield id.group, id.key, value
-        return
-    group, keys, values = columns.group, columns.keys, columns.values
+def _puts(
+    transaction: Transaction, operations: Iterable[tuple[CheckpointId, bytes | None]]
+) -> list[tuple[bytes, bytes]]:
+    """Carry out the deletes among *operations*; the puts, as names and records."""
+    puts = []
+    group, start = "", b""
+    for id, value in operations:
+        if id.group != group:
+            group, start = id.group, id.group.encode() + _PLAIN
+        name = start + id.key
+        if value is None:
+            transaction.delete(name if len(name) <= _LONGEST_NAME else _name(group, id.key)[0])
+        elif len(name) <= _LONGEST_NAME:  # no call: it would take as long as what LMDB does for a small value
+            puts.append((name, _digest(value, _seed(name)) + value))
+        else:
+            puts.append(_record(group, id.key, value))
+    return puts
+
+
+def _record(group: str, key: bytes, value: bytes | memoryview) -> tuple[bytes, bytes]:
+    name, head = _name(group, key)
+    rest = head + value if head else value
+    return name, _checksum(name, rest) + rest
+
+
+def _pairs(columns: Columns) -> Iterator[tuple[bytes, memoryview]]:
+    """What *columns* put, in order. A key may come twice, the last one counts."""
+    keys, values = columns.keys, columns.values
     for (key, key_end), (value, value_end) in zip(
         pairwise(keys.offsets.tolist()), pairwise(values.offsets.tolist()), strict=True
     ):
-        yield group, bytes(keys.data[key:key_end]), values.data[value:value_end]
+        yield bytes(keys.data[key:key_end]), values.data[value:value_end]
 
 
 def _get(transaction: Transaction, id: CheckpointId) -> bytes | None:

@@ -104,11 +104,10 @@ class Environment:
         """Let *work* change the store in one transaction; it is begun anew as often as the map has to grow."""
 
         def mark_and_work(transaction: Transaction) -> None:
-            if not self._marked:
-                self._mark(transaction)
+            self._mark(transaction)
             work(transaction)
 
-        self._run(mark_and_work, write=True)
+        self._run(work if self._marked else mark_and_work, write=True)
         self._marked = True
 
     def stats(self) -> Stats:

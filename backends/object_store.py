@@ -233,6 +233,9 @@ class LocalStore(FolderStore):
     def _move(self, temporary: str, path: str) -> None:
         os.rename(temporary, path)  # fsspec would copy when it fails, and a copy can be seen half done
 
+    def _remove(self, path: str) -> None:
+        os.remove(path)  # as fsspec does, but for taking the path apart first
+
     def prune(self, folder: str) -> None:
         with suppress(OSError):
             os.rmdir(self._path(folder))

@@ -6,6 +6,7 @@ are partial (interrupted, or the store failed), 2 it could not be done.
 
 from __future__ import annotations
 
+import signal
 import sys
 from dataclasses import asdict
 from json import dumps
@@ -210,15 +211,23 @@ def compare(
 @app.command("all")
 def everything(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter rounds.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(help="A script to run instead of all; several times for more.")
+    ] = None,
+    results: Annotated[Path | None, typer.Option(help="A folder that keeps what each script found.")] = None,
     output: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/benchmarks.md"),
 ) -> None:
-    """Run every benchmark that comes with safekeeper and write a page with the results."""
-    require_histograms()
-    from safekeeper.bench.everything import page, run_all
-    from safekeeper.bench.machine import Machine
+    """Run every benchmark that comes with safekeeper and write a page with the results.
 
-    outcomes = run_all(quick=quick, said=say)
-    write_file(output, page(outcomes, Machine.here(), quick=quick))
+    It takes long. With --results it can be done bit by bit: the page then has what is kept there, too.
+    """
+    require_histograms()
+    from safekeeper.bench.everything import run_all
+    from safekeeper.bench.page import page
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever asks us to end means the scripts, too
+    outcomes = run_all(quick=quick, only=only or (), results=results, said=say)
+    write_file(output, page(outcomes))
     for outcome in outcomes:
         for goal in outcome.goals:
             print(f"{outcome.script.name}: {goal}")

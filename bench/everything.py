@@ -1,23 +1,34 @@
-"""`safekeeper bench all`: run every benchmark script in this folder and write one page with what they say.
+"""`safekeeper bench all`: run every benchmark script in this folder, and keep what each one says.
 
 A script is a module or a package here that can be run with `python -m` and has a `main`; one that knows `--quick` is
-given it. What it prints goes onto the page as it is; lines that `goals.Goal` makes are collected at the top.
+given it. What it prints goes onto the page of `page.py` as it is; lines that `goals.Goal` makes are collected there.
+
+A script has a session and a folder for temporary files of its own, so nothing that it starts or writes outlives it: not
+when it ends, nor when we are told to end.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from importlib import resources
+from pathlib import Path
 
 from safekeeper.bench.goals import Goal, goals_in
 from safekeeper.bench.machine import Machine
+from safekeeper.errors import SafekeeperError
 
 _MAIN = re.compile(r"^def main\(\) -> None:", re.MULTILINE)
+_TO_END = 10.0
+"""Seconds that a script has to end in order when it is interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,9 @@ class Outcome:
     """What a script printed, or why it did not run."""
 
     script: Script
+    quick: bool
+    machine: Machine
+    """As it was when the script had ended."""
     output: str
     failure: str = ""
 
@@ -42,6 +56,16 @@ class Outcome:
     def goals(self) -> list[Goal]:
         """The goals that it speaks of."""
         return list(goals_in(self.output))
+
+    def to_json(self) -> str:
+        """All of it."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def of_json(cls, text: str) -> Outcome:
+        """What `to_json` was made from."""
+        kept = json.loads(text)
+        return cls(**kept | {"script": Script(**kept["script"]), "machine": Machine(**kept["machine"])})
 
 
 def scripts() -> Iterator[Script]:
@@ -56,54 +80,80 @@ def scripts() -> Iterator[Script]:
             yield Script(file.name.removesuffix(".py"), title, '"--quick"' in text)
 
 
-def run(script: Script, *, quick: bool) -> Outcome:
-    """Run one script in a process of its own. That it fails is an outcome, not an error."""
-    arguments = ["--quick"] if quick and script.has_quick else []
-    done = subprocess.run(
-        [sys.executable, "-m", f"safekeeper.bench.{script.name}", *arguments],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "110"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    failure = ""
-    if done.returncode:
-        failure = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
-    return Outcome(script, done.stdout.rstrip(), failure)
+def run_all(
+    *, quick: bool, only: Collection[str] = (), results: Path | None = None, said: Callable[[str], object]
+) -> list[Outcome]:
+    """Run the scripts, or those named in *only*, one after the other: two at once would measure each other.
 
-
-def run_all(*, quick: bool, said: Callable[[str], object]) -> list[Outcome]:
-    """Run every script, one after the other: two at once would measure each other."""
-    outcomes = []
-    for script in scripts():
+    The folder *results* keeps each outcome; what earlier runs have kept there of other scripts is returned too. When
+    this is interrupted, the script that runs is ended and counts as failed, and those that would follow are left out.
+    """
+    known = list(scripts())
+    if unknown := set(only) - {script.name for script in known}:
+        raise SafekeeperError(
+            f"no benchmark is called {min(unknown)}: there are {', '.join(script.name for script in known)}"
+        )
+    outcomes = {outcome.script.name: outcome for outcome in _kept(results)} if results is not None else {}
+    for script in known:
+        if only and script.name not in only:
+            continue
         said(f"running {script.name}")
-        outcomes.append(run(script, quick=quick))
-    return outcomes
+        outcomes[script.name] = outcome = run(script, quick=quick)
+        if results is not None:
+            (results / f"{script.name}.json").write_text(outcome.to_json())
+        if outcome.failure == INTERRUPTED:
+            break
+    return [outcomes[script.name] for script in known if script.name in outcomes]
 
 
-def page(outcomes: Sequence[Outcome], machine: Machine, *, quick: bool) -> str:
-    """What all scripts found, as Markdown."""
-    return "\n".join(_page_lines(outcomes, machine, quick=quick)) + "\n"
+def _kept(results: Path) -> Iterator[Outcome]:
+    results.mkdir(parents=True, exist_ok=True)
+    return (Outcome.of_json(file.read_text()) for file in results.glob("*.json"))
 
 
-def _page_lines(outcomes: Sequence[Outcome], machine: Machine, *, quick: bool) -> Iterator[str]:
-    yield "# Benchmarks"
-    yield ""
-    yield f"Written by `safekeeper bench all{' --quick' if quick else ''}`; do not edit. {machine.sentence()}"
-    yield ""
-    yield "Rates belong to this machine and to what else it did meanwhile. Ratios of things measured turn by turn hold"
-    yield "elsewhere, too; where a script gives a spread, it is the lowest and the highest round."
-    if warning := machine.warning():
-        yield from ("", f"**{warning}**")
-    yield ""
-    yield "| goal | met | script |"
-    yield "|---|---|---|"
-    for outcome in outcomes:
-        for goal in outcome.goals:
-            yield f"| {goal.text} | {'yes' if goal.met else '**no**'} | {outcome.script.name} |"
-    for outcome in outcomes:
-        yield from ("", f"## {outcome.script.name}", "", outcome.script.title)
-        if outcome.failure:
-            yield from ("", f"It did not run to its end: {outcome.failure}")
-        if outcome.output:
-            yield from ("", "```", *(line.rstrip() for line in outcome.output.splitlines()), "```")
+def run(script: Script, *, quick: bool) -> Outcome:
+    """Run one script. That it fails is an outcome, not an error."""
+    arguments = ["--quick"] if quick and script.has_quick else []
+    output, failure = run_apart([sys.executable, "-m", f"safekeeper.bench.{script.name}", *arguments])
+    return Outcome(script, quick, Machine.here(), output, failure)
+
+
+INTERRUPTED = "interrupted"
+
+
+def run_apart(command: Sequence[str]) -> tuple[str, str]:
+    """What *command* printed and why it failed, if it did. Whatever it has started is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="safekeeper-bench-") as folder:
+        settings = {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "110", "TMPDIR": folder}
+        # Files, not pipes: a pipe ends only when the last one that has inherited it does.
+        with open(f"{folder}/output", "w+") as output, open(f"{folder}/errors", "w+") as errors:
+            process = subprocess.Popen(
+                command,
+                env=os.environ | settings,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            )
+            failure = _wait(process)
+            output.seek(0)
+            errors.seek(0)
+            if process.returncode and not failure:
+                failure = errors.read().strip().rpartition("\n")[2] or f"exit code {process.returncode}"
+            return output.read().rstrip(), failure
+
+
+def _wait(process: subprocess.Popen[bytes]) -> str:
+    """Wait for the end of *process*, see to that of all its children, and say whether we were interrupted."""
+    try:
+        process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_TO_END)
+        return INTERRUPTED
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return ""

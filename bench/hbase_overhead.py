@@ -1,6 +1,6 @@
 """What `hbase:` costs on top of happybase: the same saves and fetches, through us and through the driver alone.
 
-    python -m safekeeper.bench.hbase_overhead [--rounds 5] [--seconds 2] [--threads 1,32] [--url hbase://...]
+    python -m safekeeper.bench.hbase_overhead [--quick] [--threads 1,32] [--url hbase://...]
 
 Nine saves and one fetch of 1 KB, over 1,000 ids of one group, from 1 to 32 threads; a save is one id, or a batch of
 100. The driver does what somebody would write by hand: a pool of as many connections as there are threads, one row per
@@ -24,11 +24,12 @@ import happybase
 
 import safekeeper
 from safekeeper.backend import Batch, CheckpointId
-from safekeeper.bench.interleave import Measure, Result, interleave, report
+from safekeeper.bench.interleave import AT_MOST_15_PERCENT_OVER, Measure, Result, interleave, report
 from safekeeper.dev.hbase import HBaseServer
 from safekeeper.registry import Url
 
 IDS = 1000
+KEYS = [b"key%06d" % number for number in range(IDS)]
 VALUE_BYTES = 1024
 BATCH = 100
 THREADS = "1,2,4,8,16,32"
@@ -39,17 +40,16 @@ Operation = Callable[[list[bytes]], object]
 
 def measure(save: Operation, fetch: Operation, batch: int, threads: int, seconds: float) -> Measure:
     """Saves and fetches from so many threads; the rate is in operations per second."""
-    keys = [b"key%06d" % number for number in range(IDS)]
 
     def work(seed: int, end: float) -> int:
         dice = random.Random(seed)  # noqa: S311 - it chooses keys
         done = 0
-        while time.perf_counter() < end:
+        while not done or time.perf_counter() < end:
             start = dice.randrange(IDS - batch + 1)
             if dice.random() < FETCH_SHARE:
-                fetch(keys[start : start + 1])
+                fetch(KEYS[start : start + 1])
             else:
-                save(keys[start : start + batch])
+                save(KEYS[start : start + batch])
             done += 1
         return done
 
@@ -64,9 +64,10 @@ def measure(save: Operation, fetch: Operation, batch: int, threads: int, seconds
 
 def our_operations(store: safekeeper.Backend, value: bytes) -> tuple[Operation, Operation]:
     """Saves and fetches through safekeeper."""
+    ids = {key: CheckpointId("bench", key) for key in KEYS}
     return (
-        lambda keys: store.write(Batch({CheckpointId("bench", key): value for key in keys})),
-        lambda keys: store.read([CheckpointId("bench", key) for key in keys]),
+        lambda keys: store.write(Batch({ids[key]: value for key in keys})),
+        lambda keys: store.read([ids[key] for key in keys]),
     )
 
 
@@ -115,21 +116,25 @@ def compare(url: str, threads_tried: list[int], rounds: int, seconds: float) -> 
                 pool = happybase.ConnectionPool(threads, host=place.host, port=place.port)
                 ours = measure(*our_operations(store, value), batch, threads, seconds)
                 driver = measure(*driver_operations(pool, driver_table, value), batch, threads, seconds)
-                title = f"{batch} ids a save, {threads} threads"
+                title = f"hbase, {batch} ids a save, {threads} threads"
                 yield interleave({"safekeeper": ours, "happybase": driver}, rounds, title)
 
 
 def main() -> None:
     """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description="What hbase: costs on top of happybase.")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--threads", default=THREADS, help="the numbers of threads to measure with")
+    parser.add_argument("--quick", action="store_true", help="fewer threads and shorter rounds")
+    parser.add_argument("--rounds", type=int, default=21, help="many and short ones: what else happens hits both arms")
+    parser.add_argument("--seconds", type=float, help="of each arm in each round")
+    parser.add_argument("--threads", help="the numbers of threads to measure with")
     parser.add_argument("--url", help="measure on this server; it gets two tables")
     given = parser.parse_args()
+    threads = [int(number) for number in (given.threads or ("1,8,32" if given.quick else THREADS)).split(",")]
+    seconds = given.seconds or (0.2 if given.quick else 0.5)
     with server_at(given.url) as url:
-        for result in compare(url, [int(number) for number in given.threads.split(",")], given.rounds, given.seconds):
-            report([result], "safekeeper")
+        results = report(compare(url, threads, given.rounds, seconds), "safekeeper")
+    for result in results:
+        print(result.at_least(AT_MOST_15_PERCENT_OVER, "safekeeper", "happybase"))
 
 
 if __name__ == "__main__":

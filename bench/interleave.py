@@ -18,8 +18,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from safekeeper.bench.goals import Goal
+
 Measure = Callable[[], float]
 """Runs one round of an arm and returns its rate: more is better."""
+
+
+AT_MOST_15_PERCENT_OVER = 0.87
+"""As a ratio of rates: what a backend may cost on top of its driver doing the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,11 @@ class Result:
         """How many times as fast as *base* an arm was, compared round by round."""
         return Spread.of(a / b for a, b in zip(self.rates[arm], self.rates[base], strict=True))
 
+    def at_least(self, wanted: float, arm: str, base: str) -> Goal:
+        """That *arm* is *wanted* times as fast as *base*."""
+        found = self.ratio(arm, base)
+        return Goal(f"{self.title}: {arm} at least {wanted:g} times {base}: {found}", found.median >= wanted)
+
     def table(self, base: str) -> Table:
         """A table with each arm's rate, and *base* as a multiple of it."""
         table = Table(title=self.title, title_justify="left")
@@ -87,14 +98,15 @@ def rotated(names: list[str], turn: int) -> list[str]:
     return names[shift:] + names[:shift]
 
 
-def report(results: Iterable[Result], base: str, output: Path | None = None) -> None:
-    """Print a table per result, each as it comes, and write all numbers to *output* as JSON."""
+def report(results: Iterable[Result], base: str, output: Path | None = None) -> list[Result]:
+    """Print a table per result, each as it comes, and write all numbers to *output* as JSON; the results again."""
     console, done = Console(), []
     for result in results:
         console.print(result.table(base))
-        done.append(asdict(result))
+        done.append(result)
     if output is not None:
-        output.write_text(json.dumps(done, indent=1))
+        output.write_text(json.dumps([asdict(result) for result in done], indent=1))
+    return done
 
 
 def _short(number: float) -> str:

@@ -6,6 +6,8 @@
 Tables: 90 % save / 10 % fetch of 1 KB under 1,000 ids by 1 to 32 threads; 16 records and one flush; batches of 10,000
 given as columns; values of 16 MB; opening and memory against the number of ids. `raw` is a loop of `write` and
 `fdatasync`, `overwrite` the same over blocks that were written before: the limits.
+
+Values differ from each other and do not compress: of one value for all, stores that compress would write a part only.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -33,10 +35,11 @@ from rich.table import Table
 
 from safekeeper import Columns
 from safekeeper.bench.embedded_arms import PEERS, Arm, Keeper, Raw
+from safekeeper.bench.goals import Goal
 from safekeeper.bench.interleave import Result, interleave, report
 
 IDS = [b"%016d" % n for n in range(1000)]
-VALUE = os.urandom(1024)
+VALUES = [os.urandom(1024) for _ in IDS]
 LARGE = os.urandom(16 << 20)
 _WRITTEN_BEFORE = 32 << 20
 
@@ -54,6 +57,22 @@ class Scale:
 
 FULL = Scale(7, 1.0, (1, 2, 4, 8, 16, 32), (1_000, 10_000, 100_000, 1_000_000, 10_000_000))
 QUICK = Scale(3, 0.3, (1, 16), (1_000, 100_000))
+
+GOALS = {
+    "1 thread": {"overwrite": 0.85, "raw": 1.0},
+    "16 threads": {"raw": 0.5, "file": 14, "leveldb": 1.3, "rocksdb": 5, "lmdb": 6, "sqlite": 12},
+    "16 records": {"raw": 0.85},
+    "batches": {"raw": 0.75, "leveldb": 8, "rocksdb": 8},
+    "values": {"raw": 0.93, "rocksdb": 5},
+}
+"""How many times as fast as another arm the log is to be, by the beginning of a table's title."""
+GOALS_FOR_IDS = {
+    "open, ms": 20,
+    "open with a tail of 20,000, ms": 50,
+    "memory at rest, bytes an id": 40,
+    "memory when changed, bytes an id": 130,
+}
+"""What is to be the most with a million ids."""
 
 
 # --- the arms ---------------------------------------------------------------------------------------------------------
@@ -85,11 +104,11 @@ def mixed(arm: Arm, threads: int, seconds: float) -> float:
     def work(number: int) -> None:
         random, save, fetch = Random(number), arm.save, arm.fetch  # noqa: S311 - it has to be repeatable
         for turn in itertools.count():
-            key = IDS[random.randrange(len(IDS))]
+            at = random.randrange(len(IDS))
             if turn % 10:
-                save(key, VALUE)
+                save(IDS[at], VALUES[at])
             else:
-                fetch(key)
+                fetch(IDS[at])
             if time.perf_counter() >= end:
                 counts[number] = turn + 1
                 return
@@ -123,17 +142,18 @@ def threads_table(folder: Path, scale: Scale) -> Iterator[Result]:
         with opened(folder / f"{threads}") as arms:
             measures = {name: partial(mixed, arm, threads, scale.seconds) for name, arm in arms.items()}
             if threads > 1:
-                group = [(key, VALUE) for key in IDS[:threads]]
+                group = list(zip(IDS, VALUES, strict=True))[:threads]
                 for name in ("raw", "overwrite"):
                     measures[name] = partial(
                         repeated, partial(arms[name].save_all, group), scale.seconds, weight=threads
                     )
-            yield interleave(measures, scale.rounds, f"{threads} threads, 1 KB, 90 % save / 10 % fetch")
+            title = f"{threads} thread{'s' if threads > 1 else ''}, 1 KB, 90 % save / 10 % fetch"
+            yield interleave(measures, scale.rounds, title)
 
 
 def group_table(folder: Path, scale: Scale) -> Iterator[Result]:
     """16 records in one batch, one sync."""
-    items = [(key, VALUE) for key in IDS[:16]]
+    items = list(zip(IDS, VALUES, strict=True))[:16]
     with opened(folder) as arms:
         measures = {
             name: partial(repeated, partial(arm.save_all, items), scale.seconds, 16) for name, arm in arms.items()
@@ -144,8 +164,9 @@ def group_table(folder: Path, scale: Scale) -> Iterator[Result]:
 def bulk_table(folder: Path, scale: Scale) -> Iterator[Result]:
     """10,000 records of 1 KB in one batch, for the log as Arrow columns."""
     keys = [b"%016d" % n for n in range(10_000)]
-    items = [(key, VALUE) for key in keys]
-    columns = Columns.of("bench", pa.array(keys, pa.binary()), pa.array([VALUE] * len(keys), pa.binary()))
+    items = [(key, os.urandom(1024)) for key in keys]
+    values = pa.array([value for _, value in items], pa.binary())
+    columns = Columns.of("bench", pa.array(keys, pa.binary()), values)
     whole = [(b"", bytes(columns.values.data))]
     with opened(folder) as arms:
         works: dict[str, Callable[[], object]] = {
@@ -172,6 +193,16 @@ def large_table(folder: Path, scale: Scale) -> Iterator[Result]:
             if name in ("log", "raw", "lmdb", "leveldb", "rocksdb", "file")
         }
         yield interleave(measures, scale.rounds, "values of 16 MB", "MB/s")
+
+
+def judged(results: Iterable[Result]) -> Iterator[Result]:
+    """The results, each followed by a line for each of its goals."""
+    for result in results:
+        yield result
+        for name, wanted in GOALS.items():
+            if result.title.startswith(name):
+                for base, least in wanted.items():
+                    print(result.at_least(least, "log", base))
 
 
 TABLES = {"threads": threads_table, "group": group_table, "bulk": bulk_table, "large": large_table}
@@ -210,6 +241,14 @@ def print_rows(rows: list[dict[str, float]]) -> None:
     for row in rows:
         table.add_row(*(f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" for value in row.values()))
     Console().print(table)
+    for row in rows:
+        if row["ids"] == 1_000_000:
+            for name, most in GOALS_FOR_IDS.items():
+                print(Goal(f"1,000,000 ids, {name}: at most {most}: {row[name]:.1f}", row[name] <= most))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(","))
 
 
 def main() -> None:
@@ -218,15 +257,18 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
     parser.add_argument("--only", choices=[*TABLES, "ids"], help="one table")
     parser.add_argument("--rounds", type=int, help="how many rounds count")
+    parser.add_argument("--threads", type=_numbers, help="how many threads, like 1,16")
     parser.add_argument("--folder", type=Path, help="where to write; on the disk that is to be measured")
     parser.add_argument("--json", type=Path, help="where all numbers go")
     options = parser.parse_args()
     scale = QUICK if options.quick else FULL
     if options.rounds:
-        scale = Scale(options.rounds, scale.seconds, scale.threads, scale.ids)
+        scale = replace(scale, rounds=options.rounds)
+    if options.threads:
+        scale = replace(scale, threads=options.threads)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         wanted = [table(Path(folder) / name, scale) for name, table in TABLES.items() if options.only in (None, name)]
-        report(itertools.chain(*wanted), "log", options.json)
+        report(judged(itertools.chain(*wanted)), "log", options.json)
         if options.only in (None, "ids"):
             print_rows(ids_table(Path(folder) / "ids", scale))
 

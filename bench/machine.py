@@ -12,7 +12,7 @@ from pathlib import Path
 import safekeeper
 from safekeeper.backends.local import file_system_type
 
-PACKAGES = ("numpy", "rocksdict", "lmdb", "redis", "pyspark")
+PACKAGES = ("numpy", "xxhash", "rocksdict", "lmdb", "fsspec", "redis", "happybase", "pyspark")
 """Whose versions matter, where they are installed."""
 
 
@@ -53,10 +53,18 @@ class Machine:
 
     def sentence(self) -> str:
         """Everything in one line."""
+        return f"{self.moment()}: {self.what()}"
+
+    def moment(self) -> str:
+        """When it was, and how busy the machine was then."""
+        return f"{self.date}, load {self.load:.1f} at the end"
+
+    def what(self) -> str:
+        """The machine and the versions: what stays the same from one run to the next."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return (
-            f"{self.date}: {self.cores} cores of {self.processor}, {self.memory_bytes / 2**30:.0f} GB, {self.system},"
-            f" {self.file_system or 'unknown file system'}, load {self.load:.1f} at the end; {versions}."
+            f"{self.cores} cores of {self.processor}, {self.memory_bytes / 2**30:.0f} GB, {self.system},"
+            f" {self.file_system or 'unknown file system'}; {versions}."
         )
 
     def warning(self) -> str:

@@ -1,6 +1,6 @@
 """What `redis:` costs on top of redis-py: the same saves and fetches, through us and through the driver alone.
 
-    python -m safekeeper.bench.redis_overhead [--rounds 5] [--seconds 1] [--appendfsync always,everysec]
+    python -m safekeeper.bench.redis_overhead [--quick] [--threads 1,32] [--appendfsync always,everysec,off]
 
 Nine saves and one fetch of 1 KB, over 1,000 ids of one group, from 1 to 32 threads; a save is of one id, or of 100 at a
 time. The driver does what somebody would write by hand: HSET, HGET and a transaction for the 100; no checksum, no list
@@ -10,6 +10,7 @@ of groups, nothing against late writes.
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import tempfile
 import time
@@ -17,18 +18,19 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import redis
 
 import safekeeper
 from safekeeper.backend import Backend, Batch, CheckpointId
-from safekeeper.bench.interleave import Result, interleave, report
+from safekeeper.bench.interleave import AT_MOST_15_PERCENT_OVER, Result, interleave, report
 from safekeeper.dev.redis import RedisServer
 
 IDS = 1000
 VALUE_BYTES = 1024
 BATCH = 100
-THREADS = (1, 2, 4, 8, 16, 32)
+THREADS = "1,2,4,8,16,32"
 FETCH_SHARE = 0.1
 
 Operation = Callable[[random.Random], object]
@@ -47,7 +49,7 @@ class Arm:
         def work(seed: int) -> int:
             dice = random.Random(seed)  # noqa: S311 - it chooses keys
             done = 0
-            while time.perf_counter() < end:
+            while not done or time.perf_counter() < end:
                 (self.fetch if dice.random() < FETCH_SHARE else self.save)(dice)
                 done += 1
             return done
@@ -86,18 +88,23 @@ def arms(store: Backend, client: redis.Redis, batch: int) -> dict[str, Arm]:
     }
 
 
-def measure(appendfsync: str, rounds: int, seconds: float) -> Iterator[Result]:
+def redis_settings(appendfsync: str) -> dict[str, Any]:
+    """The settings of a server that syncs like this; `off` keeps no append-only file at all."""
+    return {"appendonly": "no"} if appendfsync == "off" else {"appendonly": "yes", "appendfsync": appendfsync}
+
+
+def measure(appendfsync: str, threads_tried: Sequence[int], rounds: int, seconds: float) -> Iterator[Result]:
     """A result for each size of a save and each number of threads."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        RedisServer(Path(folder), appendonly="yes", appendfsync=appendfsync) as server,
+        RedisServer(Path(folder), **redis_settings(appendfsync)) as server,
         server.client() as client,
         safekeeper.open(server.url) as store,
     ):
         for batch in (1, BATCH):
             both = arms(store, client, batch)
-            for threads in THREADS:
-                title = f"appendfsync {appendfsync}, {batch} ids a save, {threads} threads"
+            for threads in threads_tried:
+                title = f"redis with appendfsync {appendfsync}, {batch} ids a save, {threads} threads"
                 yield interleave(
                     {name: lambda arm=arm, n=threads: arm.rate(n, seconds) for name, arm in both.items()},  # type: ignore[misc]
                     rounds,
@@ -108,13 +115,18 @@ def measure(appendfsync: str, rounds: int, seconds: float) -> Iterator[Result]:
 def main() -> None:
     """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description="What redis: costs on top of redis-py.")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--appendfsync", default="always,everysec", help="the settings to measure with")
+    parser.add_argument("--quick", action="store_true", help="fewer threads and shorter rounds")
+    parser.add_argument("--rounds", type=int, default=21, help="many and short ones: what else happens hits both arms")
+    parser.add_argument("--seconds", type=float, help="of each arm in each round")
+    parser.add_argument("--threads", help="the numbers of threads to measure with")
+    parser.add_argument("--appendfsync", default="always,everysec,off", help="the settings to measure with")
     parser.add_argument("--output", type=Path, help="a file for all numbers, as JSON")
     given = parser.parse_args()
-    settings = given.appendfsync.split(",")
-    report((r for each in settings for r in measure(each, given.rounds, given.seconds)), "safekeeper", given.output)
+    threads = [int(number) for number in (given.threads or ("1,8,32" if given.quick else THREADS)).split(",")]
+    seconds = given.seconds or (0.06 if given.quick else 0.3)
+    found = (measure(each, threads, given.rounds, seconds) for each in given.appendfsync.split(","))
+    for result in report(itertools.chain.from_iterable(found), "safekeeper", given.output):
+        print(result.at_least(AT_MOST_15_PERCENT_OVER, "safekeeper", "redis-py"))
 
 
 if __name__ == "__main__":

@@ -5,16 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from html import escape
-from importlib import resources
 
 from rich.table import Table
 
 from safekeeper.bench import svg
 from safekeeper.bench.compare import Comparison, Point, Sample
 from safekeeper.bench.machine import Machine
+from safekeeper.bench.plots import figure, legend, page
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9, 99.99)
 
@@ -92,18 +92,7 @@ def to_json(comparison: Comparison, machine: Machine) -> str:
 def to_html(comparison: Comparison, machine: Machine) -> str:
     """The page."""
     title = f"{comparison.workload or 'workload'} on {len(comparison.urls)} stores"
-    return html_page(title, _sections(comparison, machine))
-
-
-def html_page(title: str, sections: Iterable[str]) -> str:
-    """A page of parts that are HTML already, with the style of all reports."""
-    style = (resources.files("safekeeper.bench") / "report.css").read_text()
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>safekeeper bench: {escape(title)}</title><style>{style}</style></head><body><main>"
-        f"<h1>{escape(title)}</h1>{''.join(sections)}</main></body></html>\n"
-    )
+    return page(title, _sections(comparison, machine))
 
 
 def _sections(comparison: Comparison, machine: Machine) -> Iterator[str]:
@@ -136,17 +125,6 @@ def _what_ran(comparison: Comparison) -> str:
         f" {settings.fieldcount * settings.fieldlength:,} bytes, {settings.requestdistribution}, {rounds} interleaved"
         f" rounds; the median of the rounds is shown. Driver: {settings.driver}."
     )
-
-
-def legend(names: Sequence[str]) -> str:
-    """Which colour is whose, in the order of the plots' series."""
-    items = (f'<li><span class="key c{n % svg.COLOURS}"></span>{escape(name)}</li>' for n, name in enumerate(names))
-    return f'<ul class="legend">{"".join(items)}</ul>'
-
-
-def figure(title: str, plot: str, caption: str) -> str:
-    """A plot with its title and what is to be said about it."""
-    return f"<figure><h2>{escape(title)}</h2>{plot}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def _throughput(comparison: Comparison) -> str:

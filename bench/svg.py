@@ -82,6 +82,33 @@ def line_plot(title: str, x: Axis, y: Axis, all_series: Sequence[Series]) -> str
     return _svg(title, parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Band:
+    """One row of a plot of what happens when."""
+
+    name: str
+    parts: Sequence[tuple[float, float, float]]
+    """From where to where, and how strongly, from 0 to 1."""
+
+
+def band_plot(title: str, x: Axis, most: float, bands: Sequence[Band]) -> str:
+    """A plot with a row for each band, the first on top, over an axis from 0 to *most*."""
+    place = _Place(x, Axis(""), (0.0, most), (0.0, float(len(bands) or 1)))
+    parts = _vertical_grid(place)
+    for row, band in enumerate(bands):
+        (_, top), (_, bottom) = place.of(0.0, len(bands) - row), place.of(0.0, len(bands) - row - 1.0)
+        for start, end, strength in band.parts:
+            (left, _), (right, _) = place.of(start, 0.0), place.of(end, 0.0)
+            parts.append(
+                f'<rect class="band c0" x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" '
+                f'height="{max(bottom - top - 1, 0.5):.1f}" fill-opacity="{min(strength, 1.0):.2f}"/>'
+            )
+        if len(bands) <= 24:
+            middle = (top + bottom) / 2 + 4
+            parts.append(f'<text class="small end" x="{_LEFT - 6}" y="{middle:.1f}">{escape(band.name)}</text>')
+    return _svg(title, parts)
+
+
 def _span(values: Sequence[float], axis: Axis) -> tuple[float, float]:
     """From which value to which an axis goes."""
     if axis.logarithmic:
@@ -123,17 +150,25 @@ def _frame(place: _Place) -> list[str]:
         _, b = place.of(place.x_span[0], at)
         parts.append(f'<line class="grid" x1="{_LEFT}" y1="{b:.1f}" x2="{right}" y2="{b:.1f}"/>')
         parts.append(f'<text class="tick end" x="{_LEFT - 8}" y="{b + 5:.1f}">{escape(text)}</text>')
+    parts += _vertical_grid(place)
+    middle = (_TOP + bottom) / 2
+    parts.append(
+        f'<text class="label middle" x="16" y="{middle}" transform="rotate(-90 16 {middle})">'
+        f"{escape(place.y.label)}</text>"
+    )
+    return parts
+
+
+def _vertical_grid(place: _Place) -> list[str]:
+    """The marks of the horizontal axis, with lines through the plot."""
+    parts = []
+    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     for at, text in place.x.marks(*place.x_span):
         a, _ = place.of(at, place.y_span[0])
         parts.append(f'<line class="grid" x1="{a:.1f}" y1="{_TOP}" x2="{a:.1f}" y2="{bottom}"/>')
         parts.append(f'<text class="tick middle" x="{a:.1f}" y="{bottom + 20}">{escape(text)}</text>')
-    middle = (_TOP + bottom) / 2
     parts.append(
         f'<text class="label middle" x="{(_LEFT + right) / 2}" y="{_HEIGHT - 8}">{escape(place.x.label)}</text>'
-    )
-    parts.append(
-        f'<text class="label middle" x="16" y="{middle}" transform="rotate(-90 16 {middle})">'
-        f"{escape(place.y.label)}</text>"
     )
     return parts
 

@@ -1,10 +1,10 @@
 """The measurements of the S4 thesis again, with its settings, ours beside its figures.
 
-    python -m safekeeper.bench.thesis [--quick] [--only 4.5] [--folder DIR] [--store URL ...]
+    python -m safekeeper.bench.thesis [--quick] [--only 4.5] [--folder DIR] [--embedded] [--store URL ...]
 
 The thesis' file backends were on NFS with a filer behind it; here they are on a local disk, which is its figure 5.1.
 In 4.5 to 4.7 states are saved through a SafeKeeper: by three processes if all the stores can be shared by them, else by
-one. `--store` adds servers (Redis, HBase) to 4.5/4.6.
+one. For 4.6 a Redis that syncs every write and an HBase are started on this machine; `--store` adds others.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import dataclasses
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import InitVar, dataclass, field
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -32,6 +35,7 @@ from safekeeper.bench.interleave import Spread, interleave
 from safekeeper.bench.properties import Settings, load_file
 from safekeeper.bench.recover import measure
 from safekeeper.bench.shares import Share, run_in_processes
+from safekeeper.dev.process import DevError
 
 PROCESSES = 3
 RATE = 400.0
@@ -106,7 +110,10 @@ class Site:
     """Where to measure."""
 
     folder: Path
-    servers: Sequence[str]
+    servers: Sequence[str] = ()
+    """The URLs of empty stores in servers."""
+    missing: Sequence[str] = ()
+    """Which servers could not be had, and why."""
 
     def urls(self, experiment: str) -> list[str]:
         """The stores of one experiment, empty: file first."""
@@ -200,6 +207,10 @@ def word_count(site: Site, scale: Scale) -> Finding:
     else:
         finding.expect("4.5 log's writes as fast as file's", writes.ratio(log, file), 4.85)
     finding.expect("4.5 log's reads as fast as file's", reads.ratio(log, file), 3)
+    found = {url.partition(":")[0]: url for url in site.servers}
+    if {"redis", "hbase"} <= found.keys() and not not_kept & set(site.servers):
+        finding.expect("4.6 Redis' writes as fast as HBase's", writes.ratio(found["redis"], found["hbase"]), 1)
+    finding.remarks += site.missing
     return finding
 
 
@@ -289,18 +300,47 @@ EXPERIMENTS: dict[str, Callable[[Site, Scale], Finding]] = {
 """By the number of the figure or table."""
 
 
+@contextmanager
+def started_servers(folder: Path) -> Iterator[Site]:
+    """A place with Redis and HBase running beside it, or with what is missing for that."""
+    starts: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+        "redis": lambda: _dev("redis").RedisServer(folder / "redis", appendonly="yes", appendfsync="always"),
+        "hbase": lambda: _dev("hbase").HBaseServer(folder / "hbase"),
+    }
+    urls, missing = [], []
+    with ExitStack() as running:
+        for name, start in starts.items():
+            try:
+                urls.append(running.enter_context(start()).url)
+            except (ModuleNotFoundError, DevError) as error:
+                missing.append(f"{name} is not measured: {error}")
+        yield Site(folder, urls, missing)
+
+
+def _dev(name: str) -> Any:
+    return import_module(f"safekeeper.dev.{name}")
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer operations, rounds and ids")
     parser.add_argument("--only", choices=list(EXPERIMENTS), help="one experiment")
     parser.add_argument("--folder", type=Path, help="where to write; on the disk that is to be measured")
+    parser.add_argument("--embedded", action="store_true", help="start no servers for 4.6")
     parser.add_argument("--store", action="append", default=[], help="another store for 4.5, empty")
     options = parser.parse_args()
+    scale = QUICK if options.quick else FULL
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        alone = Site(Path(folder), options.store)
         for name, experiment in EXPERIMENTS.items():
-            if options.only in (None, name):
-                experiment(Site(Path(folder), options.store), QUICK if options.quick else FULL).print()
+            if options.only not in (None, name):
+                continue
+            if name == "4.5" and not options.embedded:
+                with started_servers(Path(folder)) as site:
+                    experiment(dataclasses.replace(site, servers=[*site.servers, *options.store]), scale).print()
+            else:
+                experiment(alone, scale).print()
 
 
 if __name__ == "__main__":

@@ -313,6 +313,25 @@ class Damage:
     """The id whose value is lost, where that is known."""
 
 
+@dataclass(frozen=True, slots=True)
+class Intact:
+    """One value of a damaged store that can be trusted."""
+
+    id: CheckpointId
+    value: bytes
+
+
+@runtime_checkable
+class SupportsSalvage(Protocol):
+    """A backend that can tell what is left of a store which is too damaged to be read id by id."""
+
+    def salvage(self, checked: Callable[[int], object]) -> Iterator[Intact | Damage]:
+        """Every id whose last value is intact, and what is lost; the store itself is not changed.
+
+        An id whose last value is damaged is lost: no older value takes its place. *checked* is as in `verify`.
+        """
+
+
 @runtime_checkable
 class SupportsVerify(Protocol):
     """A backend that can check itself more thoroughly than by reading every id."""

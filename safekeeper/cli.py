@@ -29,11 +29,14 @@ from safekeeper.backend import (
     Batch,
     CheckpointId,
     Damage,
+    Intact,
     SupportsCompaction,
+    SupportsSalvage,
     SupportsStats,
     SupportsVerify,
     Survives,
 )
+from safekeeper.backends.hdfs.peace_cli import app as peace
 from safekeeper.bench.cli import app as bench
 from safekeeper.dev.cli import app as dev
 from safekeeper.errors import Corruption, SafekeeperError
@@ -48,8 +51,11 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 app.add_typer(dev, name="dev")
+app.add_typer(peace, name="peace")
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+
+_COPIED_AT_ONCE = 16 << 20
 
 StoreUrl = Annotated[str, typer.Argument(metavar="URL", help="The store, such as log:///var/lib/app.")]
 Group = Annotated[str, typer.Argument(help="The group of the id.")]
@@ -199,13 +205,21 @@ def verify(url: StoreUrl, as_json: AsJson = False) -> None:
     with safekeeper.open(url) as store, _Counter("{:,} bytes checked") as counter:
         found = list(store.verify(counter.add) if isinstance(store, SupportsVerify) else _verify_ids(store, counter))
     if as_json:
-        _print_json([{"place": d.place, "problem": d.problem, "id": str(d.id) if d.id else None} for d in found])
+        _print_json([_damage_as_json(damage) for damage in found])
     else:
-        for damage in found:
-            print(f"{damage.place}: {damage.problem}" + (f" ({damage.id} is lost)" if damage.id else ""))
+        _print_damage(found)
         err.print(f"{len(found)} damaged" if found else "nothing is damaged")
     if found:
         raise typer.Exit(1)
+
+
+def _damage_as_json(damage: Damage) -> dict[str, str | None]:
+    return {"place": damage.place, "problem": damage.problem, "id": str(damage.id) if damage.id else None}
+
+
+def _print_damage(found: Iterable[Damage]) -> None:
+    for damage in found:
+        print(f"{damage.place}: {damage.problem}" + (f" ({damage.id} is lost)" if damage.id else ""))
 
 
 def _verify_ids(store: Backend, counter: _Counter) -> Iterator[Damage]:
@@ -216,6 +230,59 @@ def _verify_ids(store: Backend, counter: _Counter) -> Iterator[Damage]:
             counter.add(len(value or b""))
         except Corruption as error:
             yield Damage(str(id), str(error), id)
+
+
+@app.command()
+def repair(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The damaged store. It is not changed.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A new store, for what is intact.")],
+    as_json: AsJson = False,
+) -> None:
+    """Copy what is intact of a damaged store into a new one, and list what is lost. Exit code 1 if anything is.
+
+    An id whose last value is damaged is lost; an older value does not take its place.
+    """
+    with safekeeper.open(source) as damaged, safekeeper.open(target) as new, _Counter("{:,} bytes checked") as counter:
+        if next(new.groups(), None) is not None:
+            _fail(f"{target} is not empty: give the URL of a new store")
+        salvaged = damaged.salvage(counter.add) if isinstance(damaged, SupportsSalvage) else _salvage(damaged, counter)
+        copied, lost = _copy_intact(salvaged, new)
+    if as_json:
+        _print_json({"copied": copied, "lost": [_damage_as_json(damage) for damage in lost]})
+    else:
+        _print_damage(lost)
+        err.print(f"{copied:,} ids copied, " + (f"{len(lost):,} places damaged" if lost else "nothing is lost"))
+    if lost:
+        raise typer.Exit(1)
+
+
+def _copy_intact(salvaged: Iterable[Intact | Damage], target: Backend) -> tuple[int, list[Damage]]:
+    """Write what is intact; how many ids that were, and what is not."""
+    copied, lost, batch = 0, [], Batch()
+    for found in salvaged:
+        if isinstance(found, Damage):
+            lost.append(found)
+            continue
+        batch.put(found.id, found.value)
+        copied += 1
+        if batch.nbytes >= _COPIED_AT_ONCE:
+            target.write(batch)
+            batch = Batch()
+    target.write(batch)
+    return copied, lost
+
+
+def _salvage(store: Backend, counter: _Counter) -> Iterator[Intact | Damage]:
+    """What can be read id by id, for a backend that has nothing better."""
+    for id in _ids(store):
+        try:
+            (value,) = store.read([id])
+        except Corruption as error:
+            yield Damage(str(id), str(error), id)
+            continue
+        if value is not None:
+            counter.add(len(value))
+            yield Intact(id, value)
 
 
 def _ids(store: Backend) -> Iterator[CheckpointId]:

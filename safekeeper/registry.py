@@ -54,13 +54,16 @@ class Bundled:
 BUNDLED: dict[str, Bundled] = {
     "memory": Bundled("memory", "MemoryBackend", None, None, "process", "nothing", "a dict, for tests and examples"),
     "file": Bundled("file", "FileBackend", None, None, "host", "process, os, power", "one file per id"),
-    "log": Bundled("log", "LogBackend", None, None, "process", "process, os, power", "append-only files, the default"),
+    "log": Bundled("log", "LogBackend", None, None, "host", "process, os, power", "append-only files, the default"),
     "lmdb": Bundled("lmdb", "LmdbBackend", "lmdb", "lmdb", "host", "process, os, power", "LMDB, atomic batches"),
     "objects+": Bundled("objects", "ObjectsBackend", "fsspec", "objects", "network", "as asserted", "any fsspec store"),
     "redis": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "Redis 7 or Valkey"),
     "rediss": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "the same over TLS"),
     "redis+unix": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "the same, by socket"),
     "hbase": Bundled("hbase", "HBaseBackend", "happybase", "hbase", "network", "process", "HBase 2, by Thrift 1"),
+    "hdfs": Bundled(
+        "hdfs.backend", "HdfsBackend", "jpype", "hdfs", "network", "process, os, power", "HDFS 3, by its client"
+    ),
 }
 
 

@@ -4,7 +4,8 @@
 
 The table is `safekeeper` where none is named; `namespace:table` names one elsewhere. The first write creates it if it
 is not there: family `data`, one version. The options are the fields of `HBaseOptions`. What a write survives is in
-`docs/durability.md`, the layout in `layout.py`, and why a late write never undoes a newer one in `clock.py`.
+`docs/durability.md`, the layout in `layout.py`, and why a late write never undoes a newer one in
+`server_clock.py` beside this package.
 
 How soon trouble shows: a server that does not answer for `timeout=` seconds is `Unavailable`. The Thrift server itself
 waits longer for regions that are down, by default for minutes. What it does for a caller that has given up does no harm

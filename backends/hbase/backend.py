@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
-from safekeeper.backends.hbase.clock import Clock
+from safekeeper.backends.checked import check, damaged
 from safekeeper.backends.hbase.layout import (
     CHECKPOINT,
     FIRST_GROUP,
@@ -21,8 +21,6 @@ from safekeeper.backends.hbase.layout import (
     PART_BYTES,
     Group,
     Head,
-    check,
-    damaged,
     decode,
     encode,
     group_of,
@@ -33,6 +31,7 @@ from safekeeper.backends.hbase.options import HBaseOptions, Place, parse
 from safekeeper.backends.hbase.sweeper import Sweeper
 from safekeeper.backends.hbase.table import Change, Table, delete, put
 from safekeeper.backends.hbase.trouble import Misconfigured
+from safekeeper.backends.server_clock import Clock
 from safekeeper.errors import BadUrl, Unavailable
 from safekeeper.registry import Url
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import select
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from safekeeper.backends.hbase import driver
 from safekeeper.backends.hbase.options import HBaseOptions, Place
 from safekeeper.backends.hbase.trouble import Dropped, explain, explain_connecting
+from safekeeper.backends.idle import Idle
 from safekeeper.errors import SafekeeperError, Unavailable
 
 T = TypeVar("T")
@@ -53,8 +53,7 @@ class Connections:
         self._place = place
         self._options = options
         self._free = threading.BoundedSemaphore(options.connections)
-        self._idle: deque[Link] = deque()
-        self._open = True
+        self._idle: Idle[Link] = Idle(options.connections)
 
     def run(self, ask: Callable[[Any], T]) -> T:
         """What *ask* returns when it is given a client of the driver. It may be called twice: if a connection breaks,
@@ -78,33 +77,16 @@ class Connections:
         if not self._free.acquire(timeout=self._options.timeout):
             raise Unavailable(f"{self._place}: all connections were busy for too long: raise connections= or timeout=")
         try:
-            link = self._take()
+            link = self._idle.take() or Link(self._place, self._options)
             try:
                 yield link
             except BaseException:
                 link.close()
                 raise
-            self._idle.append(link)
-            if not self._open:
-                self._close_idle()
+            self._idle.keep(link)
         finally:
             self._free.release()
 
-    def _take(self) -> Link:
-        with suppress(IndexError):
-            while True:
-                link = self._idle.pop()
-                if link.is_good():
-                    return link
-                link.close()
-        return Link(self._place, self._options)
-
     def close(self) -> None:
         """Close the idle connections; those at work are closed when they have done it."""
-        self._open = False
-        self._close_idle()
-
-    def _close_idle(self) -> None:
-        with suppress(IndexError):
-            while True:
-                self._idle.pop().close()
+        self._idle.close()

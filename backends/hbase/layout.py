@@ -21,9 +21,7 @@ import struct
 from dataclasses import dataclass
 from functools import lru_cache
 
-import xxhash
-
-from safekeeper.backend import CheckpointId
+from safekeeper.backends.checked import check, checksum, damaged, seed_of
 from safekeeper.errors import Corruption
 
 FAMILY = b"data"
@@ -80,12 +78,16 @@ class Group:
         start = len(self.ids)
         return row[start + 1 :] if row[start : start + 1] == _SHORT else None
 
+    def place(self, key: bytes) -> str:
+        """Where the value of *key* lies, for people."""
+        return f"row {self.row(key)[:80]!r}"
+
 
 @lru_cache(maxsize=4096)
 def locate(name: str) -> Group:
     """Where the group *name* lies."""
     raw = name.encode()
-    seed = xxhash.xxh3_64_intdigest(raw)
+    seed = seed_of(raw)
     prefix = _U16.pack(seed >> 48) + raw
     return Group(name, seed, prefix + _IDS, prefix + _PARTS, prefix + _END)
 
@@ -122,42 +124,26 @@ def write_id_of(group: Group, row: bytes) -> bytes:
 
 def encode(group: Group, key: bytes, value: bytes) -> bytes:
     """A value as a cell."""
-    return _CELL.pack(_WHOLE, _checksum(group, key, value)) + value
+    return _CELL.pack(_WHOLE, checksum(group, key, value)) + value
 
 
 def split(group: Group, key: bytes, value: bytes) -> tuple[Head, list[bytes]]:
     """A large value as its head and its parts, under a fresh write id."""
     parts = [value[start : start + PART_BYTES] for start in range(0, len(value), PART_BYTES)]
-    return Head(_checksum(group, key, value), secrets.token_bytes(16), len(parts)), parts
+    return Head(checksum(group, key, value), secrets.token_bytes(16), len(parts)), parts
 
 
 def decode(group: Group, key: bytes, cell: bytes) -> bytes | Head:
     """The value that *cell* holds, checked, or the head of a large one."""
     if len(cell) >= _CELL.size:
-        mark, checksum = _CELL.unpack_from(cell)
+        mark, expected = _CELL.unpack_from(cell)
         if mark == _WHOLE:
-            return check(group, key, checksum, cell[_CELL.size :])
+            return check(group, key, expected, cell[_CELL.size :])
         if mark == _IN_PARTS and len(cell) == _CELL.size + _IN_PARTS_CELL.size:
-            return Head(checksum, *_IN_PARTS_CELL.unpack_from(cell, _CELL.size))
+            return Head(expected, *_IN_PARTS_CELL.unpack_from(cell, _CELL.size))
     raise damaged(group, key, "holds no value of version 1")
 
 
 def holds_head_of(cell: bytes, write_id: bytes) -> bool:
     """Whether *cell* is the head of the value that was written under *write_id*."""
     return cell[:1] == bytes([_IN_PARTS]) and cell[_CELL.size : _CELL.size + len(write_id)] == write_id
-
-
-def check(group: Group, key: bytes, checksum: int, value: bytes) -> bytes:
-    """*value*, if it has the *checksum* that it was saved with."""
-    if _checksum(group, key, value) != checksum:
-        raise damaged(group, key, "the checksum does not match: the value was changed after it was written")
-    return value
-
-
-def damaged(group: Group, key: bytes, problem: str) -> Corruption:
-    """The error for a value that is not what was saved."""
-    return Corruption(f"{CheckpointId(group.name, key)} in row {group.row(key)[:80]!r}: {problem}")
-
-
-def _checksum(group: Group, key: bytes, value: bytes) -> int:
-    return xxhash.xxh3_64_intdigest(value, xxhash.xxh3_64_intdigest(key, group.seed))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from safekeeper.backends.hbase.clock import Clock
 from safekeeper.backends.hbase.layout import CHECKPOINT, HEAD, Group, holds_head_of, write_id_of
 from safekeeper.backends.hbase.table import Table, delete
+from safekeeper.backends.server_clock import Clock
 
 _PAGE = 64
 _GROUPS = 10_000

@@ -13,7 +13,7 @@ be believed of them after a crash, are in `docs/format.md`; the code reads well 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -25,16 +25,17 @@ from safekeeper.backend import (
     CheckpointId,
     Compaction,
     Damage,
+    Intact,
     Receipt,
-    Scope,
     Stats,
     Survives,
 )
 from safekeeper.backends.local import os_errors_as_unavailable, survives_on, unavailable
+from safekeeper.backends.log.claim import writer_folders
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.options import LogOptions
+from safekeeper.backends.log.salvage import Salvage
 from safekeeper.backends.log.shared import Log, share, unshare
-from safekeeper.backends.log.store import FOLDER
 from safekeeper.backends.log.verify import verify
 from safekeeper.registry import Url
 
@@ -44,7 +45,6 @@ __all__ = ["LogBackend", "LogOptions"]
 class LogBackend(Backend):
     """A handle of a log. All handles of a root in one process share its files and its writer."""
 
-    scope = Scope.PROCESS  # others on the host can read it, but a second one that wants to write is refused
     atomic_batch = True
 
     def __init__(
@@ -57,6 +57,7 @@ class LogBackend(Backend):
         with os_errors_as_unavailable(self._root):
             durable = survives_on(self._root)
         self.survives = durable if self._options.sync == "always" else Survives.NOTHING
+        self.scope = self._options.scope_of_writes()
         self._log: Log | None = None
         self._lock = Lock()
 
@@ -72,7 +73,7 @@ class LogBackend(Backend):
             return Receipt(self.survives)
         try:
             log = self._log or self._shared(create=True)
-            return Receipt(self.survives, log.write(batch))
+            return log.write(batch)
         except OSError as error:
             raise unavailable(self._root, error) from error
 
@@ -80,7 +81,7 @@ class LogBackend(Backend):
         self.check_open()
         try:
             log = self._log or self._find()
-            return log.store.read(ids) if log else [None] * len(ids)
+            return log.root.read(ids) if log else [None] * len(ids)
         except OSError as error:
             raise unavailable(self._root, error) from error
 
@@ -88,7 +89,7 @@ class LogBackend(Backend):
         self.check_open()
         with os_errors_as_unavailable(self._root):
             log = self._find()
-            for key in log.store.keys(group) if log else ():
+            for key in log.root.keys(group) if log else ():
                 self.check_open()
                 yield key
 
@@ -96,7 +97,7 @@ class LogBackend(Backend):
         self.check_open()
         with os_errors_as_unavailable(self._root):
             log = self._find()
-            for group in log.store.groups() if log else ():
+            for group in log.root.groups() if log else ():
                 self.check_open()
                 yield group
 
@@ -113,12 +114,20 @@ class LogBackend(Backend):
             log = self._find()
             return log.stats() if log else Stats(0, 0)
 
-    def verify(self) -> Iterator[Damage]:
+    def verify(self, checked: Callable[[int], object] = lambda _: None) -> Iterator[Damage]:
         self.check_open()
         with os_errors_as_unavailable(self._root):
-            for damage in verify(self._root / FOLDER):
+            for folder in writer_folders(self._root):
+                for damage in verify(folder, checked):
+                    self.check_open()
+                    yield damage
+
+    def salvage(self, checked: Callable[[int], object] = lambda _: None) -> Iterator[Intact | Damage]:
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            for found in Salvage(self._root, checked).run():
                 self.check_open()
-                yield damage
+                yield found
 
     def _find(self) -> Log | None:
         """The log behind this handle; None if there is no such folder, which then has nothing in it."""
@@ -132,7 +141,7 @@ class LogBackend(Backend):
             if self._log is None:
                 if create:
                     self._files.make_folder(self._root)
-                self._log = share(self._root, self._options, self._files)
+                self._log = share(self._root, self._options, self._files, self.survives)
             return self._log
 
     def close(self) -> None:

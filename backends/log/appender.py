@@ -15,7 +15,7 @@ from typing import Final
 
 from safekeeper.backends.local import os_errors_as_unavailable
 from safekeeper.backends.log.blocks import Block, ColumnBlock, RecordBlock
-from safekeeper.backends.log.claim import claiming, next_epoch, release, take_lock
+from safekeeper.backends.log.claim import Seat, claiming, give_back, release, take_over, take_seat
 from safekeeper.backends.log.files import Buffer
 from safekeeper.backends.log.format import MAX_OFFSET, SEGMENT_HEAD, Entry, encode_segment_head
 from safekeeper.backends.log.head import Head
@@ -23,32 +23,35 @@ from safekeeper.backends.log.index import Index
 from safekeeper.backends.log.index_file import IndexTable
 from safekeeper.backends.log.manifest import Manifest, SegmentEntry
 from safekeeper.backends.log.recovery import Counts, State, load
+from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.segment import Segment
 from safekeeper.backends.log.store import Store
 from safekeeper.columns import Columns
-from safekeeper.errors import Closed, TooLarge, Unavailable
+from safekeeper.errors import Closed, Conflict, TooLarge, Unavailable
 
 _JOINED: Final = 256 << 10  # up to here one copy is cheaper than many buffers for the kernel
 _ZEROS: Final = memoryview(bytes(1 << 20))
 _FIRST_AHEAD: Final = 64 << 10
 _BUFFERED: Final = 1 << 20
-_OURS: Final = re.compile(r"(\d{8,})\.(?:segment|index)|manifest\.tmp")
+_OURS: Final = re.compile(r"(\d{8,})\.(?:segment|index)|(?:manifest|head)\.tmp")
 
 
 class Appender:
-    """Appends blocks to a root that this process has claimed."""
+    """Appends blocks to a folder that this process has claimed."""
 
-    def __init__(self, store: Store, lock_fd: int, epoch: int) -> None:
-        self._store = store
+    def __init__(self, root: Root, store: Store, lock_fd: int, epoch: int) -> None:
+        self._root = root
+        self.store = self._store = store
         self._files = store.files
         self.folder = store.folder
         self._lock_fd = lock_fd
         self.epoch = epoch
-        self._head = Head.of_writer(store.folder)
+        known = store.state
+        self._head = Head.of_writer(store.folder, known.sequence, known.manifest.sequence, known.manifest.generation)
         self._always = store.options.sync == "always"
         self._manifest_lock = Lock()
         self._next_number = max([store.state.manifest.next, *(number + 1 for number in _numbers(self.folder))])
-        self._given = max(store.state.sequence, self._head.visible or 0)  # to a block, whether or not it was written
+        self._given = store.state.sequence  # to a block, whether or not it was written
         self._appended = self._flushed = self._synced = store.state.sequence
         self._segment: Segment | None = None  # none: the next write begins one
         self._fd = -1
@@ -65,23 +68,40 @@ class Appender:
     # --- claiming and leaving -----------------------------------------------------------------------------------------
 
     @classmethod
-    def claim(cls, store: Store) -> Appender:
-        """Become the one writer of the root. Raise `Conflict` if there is another."""
-        files, folder = store.files, store.folder
-        files.make_folder(store.root)
-        with claiming(store.root):
-            files.make_folder(folder)
-            lock_fd = take_lock(store.root, folder)
-            try:
-                epoch = next_epoch(store.root, files)
-                seed = secrets.randbits(64)
-                store.begin_writing(load(folder) or State(Manifest(seed), Index(IndexTable(seed))))
-                appender = cls(store, lock_fd, epoch)
-                appender._take_over()
-            except BaseException:
-                store.end_writing()
-                release(lock_fd)
-                raise
+    def claim(cls, root: Root) -> Appender:
+        """Become a writer of the root: in the folder of one that is gone, or in a new one."""
+        root.files.make_folder(root.path)
+        with claiming(root.path) as claims:
+            root.refresh()  # what those wrote who are gone must be known before a sequence is chosen
+            appender = cls._take(root, take_seat(root.path, root.files))
+            root.adopt(appender.store, own=True)
+            claims.publish(appender.epoch)
+        return appender
+
+    @classmethod
+    def claim_abandoned(cls, root: Root, folder: Path) -> Appender | None:
+        """Become the writer of *folder* if it has none, to tidy it up; None if it has one."""
+        with claiming(root.path) as claims:
+            seat = take_over(folder, root.files) if folder.is_dir() else None
+            if seat is None:
+                return None
+            appender = cls._take(root, seat)
+            root.adopt(appender.store, own=False)
+            claims.publish(appender.epoch)
+        return appender
+
+    @classmethod
+    def _take(cls, root: Root, seat: Seat) -> Appender:
+        """Begin to write in a folder that was just claimed."""
+        store = Store(seat.folder, root.options, root.files)
+        try:
+            store.begin_writing(_load_or_begin(root, seat))
+            appender = cls(root, store, seat.lock_fd, seat.epoch)
+            appender._take_over()
+        except BaseException:
+            store.close()
+            release(seat.lock_fd)
+            raise
         return appender
 
     def _take_over(self) -> None:
@@ -104,7 +124,7 @@ class Appender:
         """Seal the segment and give the root back. Raise `Unavailable` only if that loses what was acknowledged."""
         try:
             if self._always:
-                with suppress(OSError):  # the next writer seals it as well
+                with suppress(OSError, Conflict):  # the next writer seals it as well
                     self.change_manifest(self._sealed)
             elif self._broken is None:
                 with os_errors_as_unavailable(self.folder):
@@ -116,7 +136,7 @@ class Appender:
             self._abandon()
             if self._spare is not None:
                 os.close(self._spare[0])
-            self._store.end_writing()
+            self._root.drop(self._store)
             release(self._lock_fd)
 
     # --- appending ----------------------------------------------------------------------------------------------------
@@ -129,6 +149,13 @@ class Appender:
         self._check_open()
         if self._broken is not None:
             raise Unavailable(self._broken)
+        try:
+            return self._append(entries, columns)
+        except OSError as error:
+            self._check_not_fenced(error)
+            raise
+
+    def _append(self, entries: list[Entry], columns: list[Columns]) -> float:
         blocks = self._encode(entries, columns)
         size = sum([block.size for block in blocks])
         if size > MAX_OFFSET:
@@ -142,6 +169,7 @@ class Appender:
             parts += block.parts(segment.nonce, end, self._synced)
             end += block.size
         seconds = self._write(parts, end) if self._always else self._keep(parts, segment)
+        self._check_not_fenced()
         try:
             self._install(blocks, segment, start)
         except BaseException:  # a signal in the middle: what is in the log must be in the index
@@ -151,7 +179,16 @@ class Appender:
             self.flush()
         return seconds
 
+    def _check_not_fenced(self, cause: OSError | None = None) -> None:
+        """Acknowledge nothing in a folder that was taken over: who has it now may or may not have seen the block."""
+        if self._head.fenced:
+            self._abandon()
+            raise Conflict(f"{self.folder} was taken over by another process: write again to go on") from cause
+
     def _encode(self, entries: list[Entry], columns: list[Columns]) -> list[Block]:
+        # Chosen after all that others have chosen, and said before it is written: see "Several writers" in the docs.
+        self._head.choose()
+        self._given = max(self._given, self._root.highest_beside(self._store))
         blocks: list[Block] = []
         if entries:
             self._given += 1
@@ -159,6 +196,7 @@ class Appender:
         for batch in columns:
             self._given += 1
             blocks.append(ColumnBlock(batch, self._given, self.epoch))
+        self._head.take(self._given)
         return blocks
 
     def _install(self, blocks: list[Block], segment: Segment, start: int) -> None:
@@ -209,6 +247,7 @@ class Appender:
         start, buffer = self._segment.pending
         with self._breaking():
             self._files.write(self._fd, [buffer], start)
+            self._check_not_fenced()
         self._segment.pending = None
         self._flushed = self._appended
         self._head.publish(self._flushed, self._synced)
@@ -307,11 +346,25 @@ class Appender:
         """Replace the manifest by what *change* makes of it, durably. If that fails, either of the two may be there."""
         with self._manifest_lock:
             self._check_open()
+            self._check_not_fenced()
             manifest = replace(change(self._store.state.manifest), epoch=self.epoch, next=self._next_number)
             manifest = manifest.save(self.folder, self._files)
             with self._store.lock:
                 self._store.state.manifest = manifest
             self._head.publish_generation(manifest.generation)
+
+
+def _load_or_begin(root: Root, seat: Seat) -> State:
+    """What is in a folder that was just claimed."""
+    try:
+        state = load(seat.folder)
+    except BaseException:
+        give_back(seat, root.files)
+        raise
+    if state is None:
+        seed = root.seed() or secrets.randbits(64)
+        state = State(Manifest(seed), Index(IndexTable(seed)))
+    return state
 
 
 def _numbers(folder: Path) -> Iterator[int]:

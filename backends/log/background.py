@@ -6,9 +6,10 @@ from contextlib import suppress
 from threading import Event, Lock, Thread
 from typing import Final
 
+from safekeeper.backends.log.abandoned import tidy_abandoned
 from safekeeper.backends.log.appender import Appender
 from safekeeper.backends.log.compaction import Compactor, Pace, paced
-from safekeeper.backends.log.store import Store
+from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.writer import Writer
 from safekeeper.errors import SafekeeperError
 
@@ -24,11 +25,12 @@ class _Stopped(SafekeeperError):
 class Background:
     """Works beside the writers. Its thread starts when there is something to do and ends with `stop`."""
 
-    def __init__(self, store: Store, writer: Writer, appender: Appender) -> None:
-        self._store = store
+    def __init__(self, root: Root, writer: Writer, appender: Appender) -> None:
+        self._root = root
+        self._store = store = appender.store
         self._writer = writer
         self._appender = appender
-        self._compactor = Compactor(store, writer)
+        self._compactor = Compactor(root, store, writer)
         self._sync = store.options.sync
         self._wake = Event()
         self._stopping = Event()
@@ -105,6 +107,7 @@ class Background:
         self._plan()
         try:
             self._compactor.run(pace)
+            tidy_abandoned(self._root, pace)
             self.problem = ""
         except (OSError, SafekeeperError) as error:
             self.problem = str(error)  # shown by `stats`; what was not compacted is still there, and safe

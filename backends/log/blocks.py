@@ -81,4 +81,6 @@ Block = RecordBlock | ColumnBlock
 
 def entries_of(batch: Batch) -> list[Entry]:
     """What a batch of single operations puts into records. It needs no sequence, so callers can do it in parallel."""
+    if batch.columns is not None:
+        return []
     return [(id.group, id.group.encode(), id.key, value, check_value(value)) for id, value in batch.items()]

@@ -1,22 +1,39 @@
-"""Becoming the writer of a root: the lock, the epoch, and what is left of the writer before."""
+"""Claiming a folder of a root: the lock, the epoch, and what keeps a writer that was given up for dead from harm.
+
+    claim:    "SKLOGCLM" | version u64 | epoch u64 | ~epoch u64
+              locked (flock) while somebody claims, mapped by everybody: another epoch means that the folders changed
+
+A folder is named after the epoch of its owner, `writer-7`. Whoever takes over the folder of a dead writer renames it,
+so one that was not dead finds none of its files any more; and it marks the head that the old writer has mapped, so
+that a block which is written to a file that is still open is not acknowledged.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from safekeeper.backends.log.files import Files
+from safekeeper.backends.log.format import VERSION
+from safekeeper.backends.log.head import Head
+from safekeeper.backends.log.manifest import is_of_single_writer
 from safekeeper.errors import Conflict
 
 _CLAIM: Final = "claim"
 _LOCK: Final = "lock"
-_EPOCH: Final = re.compile(r"epoch-(\d{8,})")
+_FOLDER: Final = re.compile(r"writer-([1-9]\d*)")
+_OLD_EPOCH: Final = re.compile(r"epoch-(\d{8,})")  # where version 1 kept it
+_MARK: Final = int.from_bytes(b"SKLOGCLM", "little")
+_WORDS: Final = 4
+_MASK: Final = (1 << 64) - 1
 
 _held: set[int] = set()
 
@@ -31,29 +48,125 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
+class Claims:
+    """The mapped file of a root that tells when a folder was claimed."""
+
+    def __init__(self, fd: int, access: int) -> None:
+        self._words = memoryview(mmap.mmap(fd, 8 * _WORDS, access=access)).cast("Q")
+
+    @classmethod
+    def of_reader(cls, root: Path) -> Self | None:
+        """The claims of *root*; None if nobody ever claimed a folder, or only a safekeeper that knew of no others."""
+        try:
+            fd = os.open(root / _CLAIM, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            claims = cls(fd, mmap.ACCESS_READ) if os.fstat(fd).st_size >= 8 * _WORDS else None
+        finally:
+            os.close(fd)
+        return claims if claims and (claims._words[0], claims._words[1]) == (_MARK, VERSION) else None
+
+    @property
+    def epoch(self) -> int:
+        """Another number after each claim; 0 if it cannot be told now."""
+        epoch = self._words[2]
+        return epoch if epoch ^ _MASK == self._words[3] else 0
+
+    def publish(self, epoch: int) -> None:
+        """Say that a folder was claimed."""
+        words = self._words
+        words[0], words[1] = _MARK, VERSION
+        words[2], words[3] = epoch, epoch ^ _MASK
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A folder that this process has claimed."""
+
+    folder: Path
+    epoch: int
+    lock_fd: int
+    before: Path | None = None
+    """The name of the folder before, if it was another writer's."""
+
+
 @contextmanager
-def claiming(root: Path) -> Iterator[None]:
+def claiming(root: Path) -> Iterator[Claims]:
     """Keep others from claiming anything in *root* meanwhile."""
     fd = _open_held(root / _CLAIM)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
+        if os.fstat(fd).st_size < 8 * _WORDS:
+            os.ftruncate(fd, 8 * _WORDS)
+        yield Claims(fd, mmap.ACCESS_WRITE)
     finally:
         release(fd)
 
 
-def take_lock(root: Path, folder: Path) -> int:
-    """The lock of a writer's folder, held until `release`. Raise `Conflict` if another writer lives."""
-    fd = _open_held(folder / _LOCK)
+def writer_folders(root: Path) -> list[Path]:
+    """The folders of the writers of *root*, in the order of their epochs."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
-        release(fd)
-        raise Conflict(f"{root} is being written by {owner}: close it there, or write through that process") from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-    return fd
+        names = os.listdir(root)
+    except FileNotFoundError:
+        return []
+    epochs = sorted(int(match[1]) for name in names if (match := _FOLDER.fullmatch(name)))
+    return [folder_of(root, epoch) for epoch in epochs]
+
+
+def folder_of(root: Path, epoch: int) -> Path:
+    """The folder of the writer with *epoch*."""
+    return root / f"writer-{epoch}"
+
+
+def take_seat(root: Path, files: Files) -> Seat:
+    """Take over the folder of a writer that is gone, or begin a new one; only within `claiming`."""
+    for folder in writer_folders(root):
+        if (seat := take_over(folder, files)) is not None:
+            return seat
+    epoch = _next_epoch(root)
+    folder = folder_of(root, epoch)
+    files.make_folder(folder)
+    lock_fd = _try_lock(folder)
+    assert lock_fd is not None, "a folder that nobody knows is locked"
+    _sign(lock_fd)
+    return Seat(folder, epoch, lock_fd)
+
+
+def take_over(folder: Path, files: Files) -> Seat | None:
+    """Take over *folder* if its writer is gone, else None; only within `claiming`."""
+    lock_fd = _try_lock(folder)
+    if lock_fd is None:
+        return None
+    try:
+        root = folder.parent
+        epoch = _next_epoch(root)
+        Head.fence(folder)
+        new = folder_of(root, epoch)
+        files.move_folder(folder, new)
+        files.sync_folder(root)
+        for path in root.glob("epoch-*"):
+            files.remove(path)
+    except BaseException:
+        release(lock_fd)
+        raise
+    _sign(lock_fd)
+    return Seat(new, epoch, lock_fd, folder)
+
+
+def give_back(seat: Seat, files: Files) -> None:
+    """Undo `take_over`: nothing could be made of what is in the folder, which shall be found where it was."""
+    if seat.before is not None:
+        files.move_folder(seat.folder, seat.before)
+        files.sync_folder(seat.folder.parent)
+
+
+def is_abandoned(folder: Path) -> bool:
+    """Whether nobody holds the lock of *folder*; without taking anything from anybody for longer than a moment."""
+    lock_fd = _try_lock(folder)
+    if lock_fd is not None:
+        release(lock_fd)
+    return lock_fd is not None
 
 
 def release(fd: int) -> None:
@@ -62,22 +175,37 @@ def release(fd: int) -> None:
     os.close(fd)
 
 
+def _try_lock(folder: Path) -> int | None:
+    """The lock of a folder, None if another process has it. Raise `Conflict` if that process cannot share a root."""
+    fd = _open_held(folder / _LOCK)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
+        release(fd)
+        if is_of_single_writer(folder):
+            raise Conflict(
+                f"{folder.parent} is being written by {owner}, whose safekeeper shares no root: close it there"
+            ) from None
+        return None
+    except BaseException:
+        release(fd)
+        raise
+    return fd
+
+
+def _sign(lock_fd: int) -> None:
+    os.ftruncate(lock_fd, 0)
+    os.pwrite(lock_fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+
 def _open_held(path: Path) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     _held.add(fd)
     return fd
 
 
-def next_epoch(root: Path, files: Files) -> int:
-    """Claim an epoch that nobody had before, durably."""
-    claimed = [int(match[1]) for name in os.listdir(root) if (match := _EPOCH.fullmatch(name))]
-    epoch = max(claimed, default=0) + 1
-    os.close(files.create(_epoch_path(root, epoch)))
-    files.sync_folder(root)
-    for old in claimed:
-        files.remove(_epoch_path(root, old))
-    return epoch
-
-
-def _epoch_path(root: Path, epoch: int) -> Path:
-    return root / f"epoch-{epoch:08}"
+def _next_epoch(root: Path) -> int:
+    """An epoch that nobody had before: the folder that is named after it claims it."""
+    matches = [_FOLDER.fullmatch(name) or _OLD_EPOCH.fullmatch(name) for name in os.listdir(root)]
+    return max((int(match[1]) for match in matches if match), default=0) + 1

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from safekeeper.backends.log.appender import Appender
+from safekeeper.backends.log.elsewhere import Elsewhere, compare
 from safekeeper.backends.log.format import (
     BLOCK,
     GRAVE_BIT,
@@ -29,6 +30,7 @@ from safekeeper.backends.log.format import (
 from safekeeper.backends.log.index_file import IndexTable, open_index_file
 from safekeeper.backends.log.manifest import IndexEntry, Manifest, SegmentEntry
 from safekeeper.backends.log.recovery import Counts
+from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.segment import Segment
 from safekeeper.backends.log.store import SMALL_SHARE, Store
 from safekeeper.backends.log.writer import Writer
@@ -54,6 +56,10 @@ class Occupancy:
     """Puts that are the newest of their id."""
     live_graves: int
     """Graves that are the newest of their id."""
+    replaced: int = 0
+    """Live puts that are not the newest of their id: another folder has a newer record."""
+    bound: int = 0
+    """Live graves that are needed for the sake of other folders."""
 
     @property
     def dead_puts(self) -> int:
@@ -64,7 +70,7 @@ class Occupancy:
     def dead_share(self) -> float:
         """The share of records that nobody needs."""
         records = self.entry.puts + self.entry.graves
-        return 1 - (self.live + self.live_graves) / records if records else 1.0
+        return 1 - (self.live - self.replaced + self.live_graves) / records if records else 1.0
 
     @property
     def live_bytes(self) -> float:
@@ -75,7 +81,8 @@ class Occupancy:
 class Compactor:
     """Runs passes over a store, one at a time."""
 
-    def __init__(self, store: Store, writer: Writer) -> None:
+    def __init__(self, root: Root, store: Store, writer: Writer) -> None:
+        self._root = root
         self._store = store
         self._writer = writer
         self._running = Lock()
@@ -96,11 +103,12 @@ class Compactor:
                 entries = _covered(store)
                 sequence = store.state.sequence
         table = store.state.index.table.merged(frozen)
-        occupancies = _occupancies(entries, table)
+        elsewhere = compare(self._root, store, table)
+        occupancies = _occupancies(entries, table, elsewhere)
         victims = choose(occupancies, store.options.segment, store.options.compact_dead, everything)
         copy = _Copy(store, appender, pace)
         try:
-            table = copy.copy(table, victims, _oldest_dirty(occupancies, victims))
+            table = copy.copy(table, victims, _oldest_dirty(occupancies, victims), elsewhere)
             number = appender.take_number()
             index = table.write(store.folder / IndexEntry(number, 0, 0).file_name, number, store.files)
         except BaseException:
@@ -130,6 +138,15 @@ class Compactor:
             store.files.remove(path)
 
 
+def is_worth_a_pass(root: Root, store: Store) -> bool:
+    """Whether a pass over a folder that nobody writes would find anything to rewrite or drop."""
+    with store.lock:
+        frozen, entries = store.view_all().new, _covered(store)
+    table = store.state.index.table.merged(frozen)
+    occupancies = _occupancies(entries, table, compare(root, store, table))
+    return bool(choose(occupancies, store.options.segment, store.options.compact_dead, everything=False))
+
+
 def _covered(store: Store) -> list[SegmentEntry]:
     """The segments as an index that is made now knows them."""
     state = store.state
@@ -150,26 +167,26 @@ def _indexed(entry: SegmentEntry, known: dict[int, SegmentEntry]) -> SegmentEntr
     return replace(covered, end=entry.end) if covered else entry
 
 
-def _occupancies(entries: list[SegmentEntry], table: IndexTable) -> list[Occupancy]:
+def _occupancies(entries: list[SegmentEntry], table: IndexTable, elsewhere: Elsewhere) -> list[Occupancy]:
     base = min((entry.number for entry in entries), default=0)
     numbers = (table.places >> np.uint64(34)).astype(np.int64) - base
     graves = (table.places & np.uint64(GRAVE_BIT)) != 0
     size = max((entry.number for entry in entries), default=0) - base + 1
-    live = np.bincount(numbers[~graves], minlength=size)
-    live_graves = np.bincount(numbers[graves], minlength=size)
-    return [
-        Occupancy(entry, int(live[entry.number - base]), int(live_graves[entry.number - base])) for entry in entries
-    ]
+    chosen = (~graves, graves, ~graves & elsewhere.replaced, graves & elsewhere.hiding & ~elsewhere.replaced)
+    counts = np.stack([np.bincount(numbers[mask], minlength=size) for mask in chosen]).T.tolist()
+    return [Occupancy(entry, *counts[entry.number - base]) for entry in entries]
 
 
 def choose(occupancies: list[Occupancy], usual: int, dead: float, everything: bool) -> set[int]:
     """Which sealed segments to rewrite or drop."""
     sealed = [segment for segment in occupancies if segment.entry.end is not None]
     small = {segment.entry.number for segment in sealed if segment.entry.indexed < usual // SMALL_SHARE}
-    dirty = {segment.entry.number for segment in sealed if segment.dead_share > 0 or segment.live_graves}
+    dirty = {
+        segment.entry.number for segment in sealed if segment.dead_share > 0 or segment.live_graves > segment.bound
+    }
     if everything:
         return dirty | (small if len(small) > 1 else set())
-    graves = sum(segment.live_graves for segment in sealed)
+    graves = sum(segment.live_graves - segment.bound for segment in sealed)
     if graves > max(_MANY_GRAVES, sum(segment.live for segment in occupancies) // _GRAVE_SHARE):
         return dirty
     chosen = small if len(small) >= MANY_SMALL else set()
@@ -207,7 +224,7 @@ class _Copy:
         self.entries: list[SegmentEntry] = []
         """The new segments, sealed."""
 
-    def copy(self, table: IndexTable, victims: set[int], oldest_dirty: int | None) -> IndexTable:
+    def copy(self, table: IndexTable, victims: set[int], oldest_dirty: int | None, elsewhere: Elsewhere) -> IndexTable:
         """Copy the live records of *victims*; the table that points to the copies, without the graves left out."""
         numbers = (table.places >> np.uint64(34)).astype(np.int64)
         moving = np.flatnonzero(np.isin(numbers, list(victims)))
@@ -215,13 +232,15 @@ class _Copy:
         if not len(moving):
             return table
         places, keep = table.places.copy(), np.ones(len(table), bool)
+        needed = elsewhere.hiding & ~elsewhere.replaced
         with self._store.pinned(victims) as segments:
             for at, place in zip(moving.tolist(), places[moving].tolist(), strict=True):
-                record, sequence = segments[segment_of(place)].read_record(place)
-                if place & GRAVE_BIT and (oldest_dirty is None or sequence < oldest_dirty):
+                segment, grave = segments[segment_of(place)], bool(place & GRAVE_BIT or elsewhere.replaced[at])
+                record, sequence = segment.read_as_grave(place) if grave else segment.read_record(place)
+                if grave and not needed[at] and (oldest_dirty is None or sequence < oldest_dirty):
                     keep[at] = False
                     continue
-                places[at] = self._append(record, sequence, grave=bool(place & GRAVE_BIT))
+                places[at] = self._append(record, sequence, grave)
         self._seal()
         return replace(table, places=places).only(keep)
 

@@ -33,9 +33,9 @@ class Files:
 
     def write_synced(self, fd: int, parts: Sequence[Buffer], offset: int) -> None:
         """Write *parts* one after the other at *offset*, durable."""
-        calls = _calls(parts)
-        if len(calls) == 1:
-            self._write_chunk(fd, *calls[0], offset, os.RWF_DSYNC)
+        size = sum(map(len, parts))
+        if len(parts) <= _MOST_BUFFERS and size <= _MOST_BYTES:
+            self._write_chunk(fd, parts, size, offset, os.RWF_DSYNC)
         else:
             self.write(fd, parts, offset)
             self.sync(fd)
@@ -56,6 +56,10 @@ class Files:
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename over what is there. Not yet durable."""
+        os.rename(source, target)
+
+    def move_folder(self, source: Path, target: Path) -> None:
+        """Give a folder another name, that nothing has. Not yet durable."""
         os.rename(source, target)
 
     def remove(self, path: Path) -> None:

@@ -16,7 +16,9 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 VERSION: Final = 1
 
@@ -97,12 +99,22 @@ class BlockHeader(NamedTuple):
         return BLOCK.size + self.length
 
 
+def block_seed(nonce: int, offset: int) -> int:
+    """The seed of the checksum of a header, which therefore holds at one place only."""
+    return (nonce ^ offset * _SPREAD) & _MASK64
+
+
+def block_seeds(nonce: int, offsets: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The same for many places."""
+    return np.uint64(nonce) ^ offsets * np.uint64(_SPREAD)
+
+
 def encode_block(
     nonce: int, offset: int, epoch: int, sequence: int, synced: int, length: int, records: int, kind: int
 ) -> bytes:
     """The header of a block at *offset* of the segment with *nonce*; the rest is as in `BlockHeader`."""
     raw = _BLOCK_REST.pack(BLOCK_MARK, epoch, sequence, synced, length, records, kind)
-    return _U64.pack(xxhash.xxh3_64_intdigest(raw, (nonce ^ offset * _SPREAD) & _MASK64)) + raw
+    return _U64.pack(xxhash.xxh3_64_intdigest(raw, block_seed(nonce, offset))) + raw
 
 
 def decode_block(raw: bytes | memoryview, nonce: int, offset: int) -> BlockHeader | None:
@@ -110,8 +122,7 @@ def decode_block(raw: bytes | memoryview, nonce: int, offset: int) -> BlockHeade
     if len(raw) < BLOCK.size:
         return None
     check, mark, *fields = BLOCK.unpack_from(raw)
-    seed = (nonce ^ offset * _SPREAD) & _MASK64
-    if mark != BLOCK_MARK or check != xxhash.xxh3_64_intdigest(raw[8 : BLOCK.size], seed):
+    if mark != BLOCK_MARK or check != xxhash.xxh3_64_intdigest(raw[8 : BLOCK.size], block_seed(nonce, offset)):
         return None
     return BlockHeader(*fields)
 

@@ -1,8 +1,10 @@
 """The head: a small mapped file in which a writer says how far it is. Never synced, and nothing depends on it alone.
 
     word:     0 "SKLOGHED" | 1 version | 2 visible | 3 ~visible | 4 synced | 5 ~synced | 6 generation | 7 ~generation
+              | 8 taken | 9 ~taken | 10 choosing | 11 fenced
 
-A word is stored in one step. A pair whose halves do not match says nothing: it is being changed, or damaged.
+A word is stored in one step. A pair whose halves do not match says nothing: it is being changed, or damaged. The head
+of a writer that knew of no others ends with word 7.
 """
 
 from __future__ import annotations
@@ -15,42 +17,63 @@ from typing import Final, Self
 from safekeeper.backends.log.format import VERSION
 
 NAME: Final = "head"
+TEMPORARY: Final = "head.tmp"
 _MARK: Final = int.from_bytes(b"SKLOGHED", "little")
-_VISIBLE, _SYNCED, _GENERATION = 2, 4, 6
-_WORDS: Final = 8
+_VISIBLE, _SYNCED, _GENERATION, _TAKEN, _CHOOSING, _FENCED = 2, 4, 6, 8, 10, 11
+_WORDS: Final = 12
+_FEWEST_WORDS: Final = 8
 _MASK: Final = (1 << 64) - 1
+_FAR: Final = 1 << 32  # more than lies between two sequences that one writer chooses
 
 
 class Head:
-    """A mapped head, for its writer or for readers."""
+    """A mapped head, for its writer or for others."""
 
     def __init__(self, fd: int, access: int) -> None:
-        self._words = memoryview(mmap.mmap(fd, 8 * _WORDS, access=access)).cast("Q")
+        size = os.fstat(fd).st_size // 8 * 8
+        self._words = memoryview(mmap.mmap(fd, min(size, 8 * _WORDS), access=access)).cast("Q")
+        self._shares = len(self._words) == _WORDS
 
     @classmethod
-    def of_writer(cls, folder: Path) -> Self:
-        """The head of a folder, made anew if it is missing or damaged."""
-        fd = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def of_writer(cls, folder: Path, visible: int, synced: int, generation: int) -> Self:
+        """A new head, whole from the start, in place of that of an earlier writer, which may live and use its own."""
+        temporary = folder / TEMPORARY
+        temporary.unlink(missing_ok=True)
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            if os.fstat(fd).st_size < 8 * _WORDS:
-                os.pwrite(fd, bytes(8 * _WORDS), 0)
+            os.pwrite(fd, bytes(8 * _WORDS), 0)
             head = cls(fd, mmap.ACCESS_WRITE)
         finally:
             os.close(fd)
         head._words[0], head._words[1] = _MARK, VERSION
+        head.take(visible)
+        head.publish(visible, synced)
+        head.publish_generation(generation)
+        os.rename(temporary, folder / NAME)
         return head
 
     @classmethod
     def of_reader(cls, folder: Path) -> Self | None:
         """The head of a folder; None if there is none that makes sense."""
+        return cls._open(folder, os.O_RDONLY, mmap.ACCESS_READ)
+
+    @classmethod
+    def fence(cls, folder: Path) -> None:
+        """Let the writer that made the head of *folder*, should it live, acknowledge nothing more."""
+        head = cls._open(folder, os.O_RDWR, mmap.ACCESS_WRITE)
+        if head is not None and head._shares:
+            head._words[_FENCED] = 1
+
+    @classmethod
+    def _open(cls, folder: Path, flags: int, access: int) -> Self | None:
         try:
-            fd = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(folder / NAME, flags | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
-            if os.fstat(fd).st_size < 8 * _WORDS:
+            if os.fstat(fd).st_size < 8 * _FEWEST_WORDS:
                 return None
-            head = cls(fd, mmap.ACCESS_READ)
+            head = cls(fd, access)
         finally:
             os.close(fd)
         return head if (head._words[0], head._words[1]) == (_MARK, VERSION) else None
@@ -70,6 +93,24 @@ class Head:
         """The generation of the manifest; None if that cannot be told now."""
         return self._pair(_GENERATION)
 
+    @property
+    def taken(self) -> int | None:
+        """The highest sequence that the writer has given to a block; None if it never said."""
+        if not self._shares:
+            return None
+        number, other = self._words[_TAKEN], self._words[_TAKEN + 1] ^ _MASK
+        return max(number, other) if abs(number - other) < _FAR else None  # they differ while it is being stored
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is under way: every block to come will have a sequence chosen from now on."""
+        return self._shares and not self._words[_CHOOSING] and self._pair(_TAKEN) == self._pair(_VISIBLE) is not None
+
+    @property
+    def fenced(self) -> bool:
+        """Whether another process has taken the folder over."""
+        return self._shares and self._words[_FENCED] != 0
+
     def publish(self, visible: int, synced: int) -> None:
         """Say how far the writer is."""
         words = self._words
@@ -79,6 +120,15 @@ class Head:
     def publish_generation(self, generation: int) -> None:
         """Say that there is a new manifest."""
         self._words[_GENERATION], self._words[_GENERATION + 1] = generation, generation ^ _MASK
+
+    def choose(self) -> None:
+        """Say that a sequence is being chosen: what comes of it may be lower than what others choose meanwhile."""
+        self._words[_CHOOSING] = 1
+
+    def take(self, sequence: int) -> None:
+        """Say which sequence was chosen, before anything is written with it."""
+        self._words[_TAKEN], self._words[_TAKEN + 1] = sequence, sequence ^ _MASK
+        self._words[_CHOOSING] = 0
 
     def _pair(self, at: int) -> int | None:
         number, complement = self._words[at], self._words[at + 1]

@@ -34,11 +34,15 @@ class Index:
 
     def find(self, group: str, key: bytes) -> int:
         """The place of an id's value, 0 if it has none."""
+        place = self.find_last(group, key)
+        return 0 if place & GRAVE_BIT else place
+
+    def find_last(self, group: str, key: bytes) -> int:
+        """The place of the last record of an id, which may be a grave; 0 if there is none."""
         for places in (self.recent, self.frozen):
             if (keys := places.get(group)) is not None and (place := keys.get(key)):
-                return 0 if place & GRAVE_BIT else place
-        place = self.table.find(group, key)
-        return 0 if place & GRAVE_BIT else place
+                return place
+        return self.table.find(group, key)
 
     def new_keys(self, group: str) -> dict[bytes, int]:
         """What the dicts know of a group, a copy."""

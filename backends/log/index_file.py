@@ -87,11 +87,15 @@ class IndexTable:
 
     def live_places(self, group: str, new: Iterable[bytes]) -> list[int]:
         """The places of a group's values, but for those whose keys are in *new*."""
+        return [place for place in self.last_places(group, new) if not place & GRAVE_BIT]
+
+    def last_places(self, group: str, new: Iterable[bytes]) -> list[int]:
+        """The places of a group's last records, graves among them, but for those whose keys are in *new*."""
         entries = self.entries(group)
         places = self.places[entries]
-        live = places & np.uint64(GRAVE_BIT) == 0
-        live[[at - entries.start for key in new if (at := self.position(group, key)) >= 0]] = False
-        found: list[int] = places[live].tolist()
+        old = np.ones(len(places), bool)
+        old[[at - entries.start for key in new if (at := self.position(group, key)) >= 0]] = False
+        found: list[int] = places[old].tolist()
         return found
 
     def merged(self, changes: Changes) -> IndexTable:
@@ -162,6 +166,17 @@ def open_index_file(folder: Path, entry: IndexEntry, seed: int) -> IndexTable | 
     bounds = name_starts.tolist()
     names = [blob[bounds[i] : bounds[i + 1]] for i in range(groups)]
     return IndexTable(seed, names, starts, high, low, places)
+
+
+def common_entries(one: IndexTable, other: IndexTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the ids are that two tables with one seed both have: their entries in the one and in the other."""
+    number = {name: i for i, name in enumerate(sorted({*one.names, *other.names}))}
+    groups = np.concatenate([_group_numbers(one, number), _group_numbers(other, number)])
+    high, low = np.concatenate([one.high, other.high]), np.concatenate([one.low, other.low])
+    order = np.lexsort((low, high, groups))  # stable: of two with one fingerprint the one comes before the other
+    groups, high, low = groups[order], high[order], low[order]
+    same = (groups[1:] == groups[:-1]) & (high[1:] == high[:-1]) & (low[1:] == low[:-1])
+    return order[:-1][same], order[1:][same] - len(one)
 
 
 def _table_of(changes: Changes, seed: int) -> IndexTable:

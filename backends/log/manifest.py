@@ -1,7 +1,9 @@
 """The manifest: what belongs to the store. Replaced whole, so that several files come and go in one step.
 
-safekeeper-log 1 CHECK
+safekeeper-log 2 CHECK
 {"generation": ..., "segments": [...], ...}
+
+In version 1 a root had one folder, and its writer looked at no other.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from typing import Final
 import xxhash
 
 from safekeeper.backends.log.files import Files
-from safekeeper.backends.log.format import SEGMENT_HEAD, VERSION
+from safekeeper.backends.log.format import SEGMENT_HEAD
 from safekeeper.errors import Corruption
 
 NAME: Final = "manifest"
+VERSION: Final = 2
 _TEMPORARY: Final = "manifest.tmp"
 _MARK: Final = b"safekeeper-log"
 
@@ -116,11 +119,20 @@ def load_manifest(folder: Path) -> Manifest | None:
         raise Corruption(
             f"{path}: offset {len(line) + 1}: the checksum does not match: it was damaged after it was written"
         )
-    if words[1] != b"%d" % VERSION:
+    if words[1] not in (b"1", b"%d" % VERSION):
         raise Corruption(
-            f"{path}: offset {len(_MARK) + 1}: is of version {words[1]!r}, this safekeeper reads {VERSION}"
+            f"{path}: offset {len(_MARK) + 1}: is of version {words[1]!r}, this safekeeper reads 1 to {VERSION}"
         )
     fields = json.loads(body)
     fields["segments"] = tuple(SegmentEntry(**entry) for entry in fields["segments"])
     fields["index"] = IndexEntry(**fields["index"]) if fields["index"] else None
     return Manifest(**fields)
+
+
+def is_of_single_writer(folder: Path) -> bool:
+    """Whether the manifest of *folder* was written by a safekeeper that shares no root."""
+    try:
+        with (folder / NAME).open("rb") as file:
+            return file.read(len(_MARK) + 3) == _MARK + b" 1 "
+    except FileNotFoundError:
+        return False

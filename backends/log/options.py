@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from safekeeper.backend import Scope
 from safekeeper.registry import Size
 
 _64_MIB: Final = Size(64 << 20)
@@ -25,6 +26,9 @@ class LogOptions:
     """A sealed segment is compacted when more than this share of its records is dead."""
     compact_rate: Size = _64_MIB
     """How many bytes a second compaction copies at most in the background."""
+    scope: Literal["host", "network"] = "host"
+    """Who shares the root: the processes of this host; or those of other hosts too, on a file system whose locks and
+    mapped files are the same for all of them. `docs/format.md` names some; NFS and SMB are not among them."""
 
     def __post_init__(self) -> None:
         if self.sync_interval <= 0:
@@ -35,3 +39,9 @@ class LogOptions:
             raise ValueError("compact-dead is a share from 0.05 to 0.95")
         if self.compact_rate <= 0:
             raise ValueError("compact-rate is a size above 0")
+
+    def scope_of_writes(self) -> Scope:
+        """Who sees a write when it has returned. What waits in a buffer of this process is seen by this process."""
+        if self.sync != "always":
+            return Scope.PROCESS
+        return Scope.NETWORK if self.scope == "network" else Scope.HOST

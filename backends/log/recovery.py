@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from pathlib import Path
 
-from safekeeper.backends.log.format import GRAVE_BIT, SEGMENT_HEAD
+from safekeeper.backends.log.format import SEGMENT_HEAD
 from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.index import Index
 from safekeeper.backends.log.index_file import IndexTable, open_index_file
@@ -43,20 +42,20 @@ class State:
     tail: int = 0
     """Where the last good block of the open segment ends, if there is an open one."""
 
-    def count(self, number: int, found: list[Found]) -> None:
+    def count(self, number: int, found: Found) -> None:
         """Count the records that were found in a segment."""
-        graves = sum([place & GRAVE_BIT > 0 for _, _, place, _ in found])
+        graves = found.graves()
         self.counts[number].graves += graves
         self.counts[number].puts += len(found) - graves
 
-    def apply(self, found: list[Found]) -> None:
+    def apply(self, found: Found) -> None:
         """Bring the index up to date with records in the order of their sequence."""
-        names: dict[bytes, dict[bytes, int]] = {}
-        for group, key, place, _ in found:
-            keys = names.get(group)
-            if keys is None:
-                keys = names[group] = self.index.recent.setdefault(group.decode(), {})
-            keys[key] = place
+        recent = {group: self.index.recent.setdefault(group.decode(), {}) for group in set(found.groups)}
+        if len(recent) == 1:
+            recent[found.groups[0]].update(zip(found.keys, found.places, strict=True))
+            return
+        for group, key, place in zip(found.groups, found.keys, found.places, strict=True):
+            recent[group][key] = place
 
     def close(self) -> None:
         """Close the files of all segments that nobody has pinned; whoever has, closes them."""
@@ -79,7 +78,7 @@ def load(folder: Path) -> State | None:
         table = IndexTable(manifest.seed)
     state = State(manifest, Index(table), sequence=manifest.sequence)
     names = set(os.listdir(folder))
-    found: list[Found] = []
+    found = Found()
     for entry in manifest.segments:
         if entry.file_name not in names:
             raise Corruption(f"{folder / entry.file_name}: offset 0: the segment is missing")
@@ -88,11 +87,10 @@ def load(folder: Path) -> State | None:
         if entry.end is None or entry.indexed < entry.end:
             met = _scan_open(segment, entry, manifest, synced)
             state.count(entry.number, met.found)
-            found += met.found
+            found.add(met.found)
             state.sequence = max(state.sequence, met.sequence)
             state.tail = met.end
-    found.sort(key=itemgetter(3))  # by sequence: moved records are older than what stands before them
-    state.apply(found)
+    state.apply(found.in_order())  # moved records are older than what stands before them
     return state
 
 

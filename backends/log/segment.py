@@ -38,13 +38,13 @@ class Segment:
         self.pending: tuple[int, bytearray] | None = None
         """Blocks that are acknowledged but not yet in the file, and their offset: only where `sync` is not `always`."""
 
-    def open(self) -> None:
+    def open(self, checked: bool = True) -> None:
         """Open the file for reading. Raise `Corruption` if it is missing or not the file that the manifest means."""
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise Corruption(f"{self.path}: offset 0: the segment is missing") from error
-        if os.pread(fd, SEGMENT_HEAD.size, 0) != encode_segment_head(self.number, self.nonce):
+        if checked and os.pread(fd, SEGMENT_HEAD.size, 0) != encode_segment_head(self.number, self.nonce):
             os.close(fd)
             raise Corruption(f"{self.path}: offset 0: is not the segment that the manifest names")
         self.fd = fd
@@ -84,6 +84,14 @@ class Segment:
             raise Corruption(f"{self._at(place)}: holds {found!r} where the index says {(group, key)!r}")
         return value
 
+    def read_stamp(self, place: int) -> tuple[int, int]:
+        """The sequence and the epoch of the record at *place*, verified: of two of one id the higher is the newer."""
+        if place & ROW_BIT:
+            row = self._read_row(place)
+            return row.sequence, row.epoch
+        head, _, _ = self._read_head(place)
+        return head.sequence, head.epoch
+
     def read_record(self, place: int) -> tuple[bytes, int]:
         """The whole record at *place*, verified, and its sequence. A row comes as a record."""
         if place & ROW_BIT:
@@ -98,6 +106,17 @@ class Segment:
         if value is None:
             self.corrupt(place)
         return raw[: head.value_start] + value + padding(head.value_start + head.value_size), head.sequence
+
+    def read_as_grave(self, place: int) -> tuple[bytes, int]:
+        """The record at *place* as if it were a delete with the same sequence, and that sequence."""
+        if place & ROW_BIT:
+            row = self._read_row(place)
+            group, key, sequence, epoch = row.group, row.key, row.sequence, row.epoch
+        else:
+            head, (group, key), _ = self._read_head(place)
+            sequence, epoch = head.sequence, head.epoch
+        record = encode_record_head(sequence, epoch, group, key, None, check_value(None))
+        return record + padding(len(record)), sequence
 
     def _read_row(self, place: int) -> columnar.Row:
         return columnar.read_row(self.read, offset_of(place), self.nonce) or self.corrupt(place)

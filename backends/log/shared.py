@@ -6,81 +6,99 @@ import os
 from pathlib import Path
 from threading import Event, Lock
 
-from safekeeper.backend import Batch, Compaction, Stats
+from safekeeper.backend import Batch, Compaction, Receipt, Stats, Survives
+from safekeeper.backends.log.abandoned import tidy_abandoned
 from safekeeper.backends.log.appender import Appender
 from safekeeper.backends.log.background import Background
 from safekeeper.backends.log.compaction import MANY_SMALL
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.options import LogOptions
-from safekeeper.backends.log.store import Store
+from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.writer import Writer
-from safekeeper.errors import BadUrl, SafekeeperError
+from safekeeper.errors import BadUrl, Conflict, SafekeeperError
 
 
 class _Writing:
     """What a log has from its first write on."""
 
-    def __init__(self, store: Store) -> None:
-        self.appender = Appender.claim(store)
-        self.writer = Writer(self.appender)
-        self.background = Background(store, self.writer, self.appender)
+    def __init__(self, root: Root, appender: Appender, survives: Survives) -> None:
+        self.appender = appender
+        self.writer = Writer(appender, survives)
+        self.background = Background(root, self.writer, appender)
 
 
 class Log:
-    """A root in this process: its store, and its writer from the first write on."""
+    """A root in this process: what is read of it, and its own writer from the first write on."""
 
-    def __init__(self, root: Path, options: LogOptions, files: Files) -> None:
+    def __init__(self, root: Path, options: LogOptions, files: Files, survives: Survives) -> None:
         self.options = options
-        self.store = Store(root, options, files)
+        self._survives = survives
+        self.root = Root(root, options, files)
         self.handles = 0
         """How many share it; below 0 while it is being closed."""
         self.closed = Event()
         self._claiming = Lock()
         self._writing: _Writing | None = None
 
-    def write(self, batch: Batch) -> float:
-        """Append a batch; how many seconds its sync took."""
+    def write(self, batch: Batch) -> Receipt:
+        """Append a batch."""
         writing = self._writing or self._claim()
-        seconds = writing.writer.write(batch)
+        try:
+            receipt = writing.writer.write(batch)
+        except Conflict:
+            self._leave(writing)
+            raise
         if writing.background.due():
             writing.background.keep_up()
-        return seconds
+        return receipt
 
     def compact(self) -> Compaction:
         """Drop and rewrite whatever has a dead record."""
-        writing = self._writing or self._claim()
-        before = self.store.bytes_stored()
-        writing.background.run_pass(everything=True)
-        return Compaction(before, self.store.bytes_stored())
+        before = self.root.bytes_stored()
+        if self._writing is not None:
+            self._writing.background.run_pass(everything=True)
+        tidy_abandoned(self.root, lambda _: None, everything=True)
+        return Compaction(before, self.root.bytes_stored())
 
     def stats(self) -> Stats:
         """What the log holds."""
         problem = self._writing.background.problem if self._writing else ""
-        return self.store.stats({"background": problem} if problem else {})
+        return self.root.stats({"background": problem} if problem else {})
 
     def _claim(self) -> _Writing:
         with self._claiming:
             if self._writing is None:
-                writing = _Writing(self.store)
-                if self.store.small_segments() >= MANY_SMALL:
+                appender = Appender.claim(self.root)
+                writing = _Writing(self.root, appender, self._survives)
+                if appender.store.small_segments() >= MANY_SMALL:
                     # Now, not in the background: writers that are killed early would leave one more each time.
                     writing.background.run_pass(everything=False)
                 self._writing = writing
             return self._writing
+
+    def _leave(self, writing: _Writing) -> None:
+        """Give up a folder that another process has taken over; the next write claims another one."""
+        with self._claiming:
+            if self._writing is not writing:
+                return
+            self._writing = None
+        writing.background.stop()
+        with writing.writer.exclusive() as appender:
+            appender.close()
 
     def close(self) -> None:
         """Leave the root to others."""
         if (writing := self._writing) is not None:
             writing.background.stop()
             try:
-                if self.store.tail_is_long():
+                if writing.appender.store.tail_is_long():
                     writing.background.run_pass(everything=False)
             except (OSError, SafekeeperError):
                 pass  # the next one to open it reads the tail instead
             finally:
                 with writing.writer.exclusive() as appender:
                     appender.close()
-        self.store.close()
+        self.root.close()
 
 
 _lock = Lock()
@@ -96,7 +114,7 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def share(root: Path, options: LogOptions, files: Files) -> Log:
+def share(root: Path, options: LogOptions, files: Files, survives: Survives) -> Log:
     """The log of a folder that exists, for one more handle. Handles with different options cannot share one."""
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -106,7 +124,7 @@ def share(root: Path, options: LogOptions, files: Files) -> Log:
     key = (stat.st_dev, stat.st_ino)
     while True:
         with _lock:
-            log = _logs.setdefault(key, Log(root, options, files))
+            log = _logs.setdefault(key, Log(root, options, files, survives))
             if log.handles >= 0:
                 if log.options != options:
                     raise BadUrl(f"{root} is open in this process with other options: {log.options}")

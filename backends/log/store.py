@@ -1,30 +1,28 @@
-"""A log as this process knows it: one `Store` for all handles of a root. Reads go through it; `Writer` changes it."""
+"""One folder of a log as this process knows it. Reads go through it; if the folder is our own, `Writer` changes it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
 import numpy as np
 
-from safekeeper.backend import CheckpointId, Stats
+from safekeeper.backend import CheckpointId
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.format import GRAVE_BIT, segment_of
 from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.index import Index
 from safekeeper.backends.log.index_file import IndexTable
-from safekeeper.backends.log.manifest import Manifest
+from safekeeper.backends.log.manifest import Manifest, SegmentEntry
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.recovery import State, load
 from safekeeper.backends.log.scan import scan
 from safekeeper.backends.log.segment import Segment
 from safekeeper.errors import Closed, Corruption
-
-FOLDER: Final = "writer-1"
-"""The one writer's folder. A root with several writers has more of them."""
 
 SMALL_SHARE: Final = 8
 """A segment is small below this part of the usual size."""
@@ -33,99 +31,153 @@ _SHORT_SHARE: Final = 200
 _MOST_OPEN: Final = 256  # segments open at the same time; a usual limit of files for a process is 1,024
 
 
-class Store:
-    """The state of a log, shared by the handles of a process."""
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a folder knew at one moment. The segments are pinned until `Store.unpin`."""
 
-    def __init__(self, root: Path, options: LogOptions, files: Files) -> None:
-        self.root = root
-        self.folder = root / FOLDER
+    store: Store
+    segments: dict[int, Segment]
+
+    def stamp(self, place: int) -> tuple[int, int]:
+        """The sequence and epoch of the record at *place*."""
+        return self.segments[segment_of(place)].read_stamp(place)
+
+
+@dataclass(frozen=True, slots=True)
+class IdView(View):
+    """What it knew of some ids."""
+
+    places: list[int]
+    """Of the last record of each, which may be a grave; 0 where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView(View):
+    """What it knew of a group."""
+
+    group: str
+    new: dict[bytes, int]
+    """The places of what came after the table."""
+    table: IndexTable
+
+    def live_keys(self) -> Iterator[bytes]:
+        """The keys of the folder's values: those in memory first, the others in the order of the file."""
+        yield from (key for key, place in self.new.items() if not place & GRAVE_BIT)
+        for place in sorted(self.table.live_places(self.group, self.new)):
+            yield self._key(place)
+
+    def last_records(self) -> Iterator[tuple[bytes, int]]:
+        """The place of the last record of each key, graves among them."""
+        yield from self.new.items()
+        for place in sorted(self.table.last_places(self.group, self.new)):
+            yield self._key(place), place
+
+    def _key(self, place: int) -> bytes:
+        segment = self.segments[segment_of(place)]
+        name, key = segment.read_id(place)
+        if name != self.group.encode():
+            segment.corrupt(place)
+        return key
+
+
+@dataclass(frozen=True, slots=True)
+class AllView(View):
+    """Everything that it knew. Nothing is pinned."""
+
+    table: IndexTable
+    new: dict[str, dict[bytes, int]]
+    """The places of what came after the table, by group and key."""
+    entries: dict[int, SegmentEntry]
+
+    def open_copy(self, number: int) -> Segment:
+        """A segment, to be closed by the caller. Raise `Corruption` if it is gone."""
+        segment = Segment(self.store.folder, self.entries[number])
+        segment.open()
+        return segment
+
+
+class Store:
+    """The state of a folder, shared by the handles of a process."""
+
+    def __init__(self, folder: Path, options: LogOptions, files: Files) -> None:
+        self.root = folder.parent
+        self.folder = folder
         self.options = options
         self.files = files
         self.lock = Lock()
         """Guards the state. Held for lookups and for installing what was written, not while records are read."""
         self.state = State(Manifest(seed=0), Index(IndexTable(0)))
         self.writing = False
-        """Whether this process is the writer, so that nobody else changes anything."""
+        """Whether this process is the folder's writer, so that nobody else changes anything."""
         self._loading = Lock()
         self._loaded = self._closed = False
         self._head: Head | None = None
+        self._head_is_old = False
+        self._scanned_for = 0  # the last sequence that was looked for in vain
         self._seen_generation: int | None = None
         self._open: dict[int, Segment] = {}
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
-        """The values of *ids*."""
-        while True:
-            self.refresh()
-            try:
-                return self._read(ids)
-            except Corruption:
-                if not self._has_moved_on():
-                    raise
-
-    def _read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        """The values of *ids* in this folder, as far as it is known."""
         with self.lock:
             find = self.state.index.find
             places = [find(id.group, id.key) for id in ids]
-            segments = self._pin({place >> 34 for place in places if place})
+            segments = self.pin({place >> 34 for place in places if place})
         try:
             return [
                 segments[place >> 34].read_value(place, id.group.encode(), id.key) if place else None
                 for id, place in zip(ids, places, strict=True)
             ]
         finally:
-            self._unpin(segments.values())
+            self.unpin(segments.values())
 
-    def keys(self, group: str) -> Iterator[bytes]:
-        """The keys of a group: those in memory first, the others read from their records, in the order of the file."""
-        while True:
-            self.refresh()
-            try:
-                with self.lock:
-                    table, new = self.state.index.table, self.state.index.new_keys(group)
-                    segments = self._pin(table.segments(group))
-                break
-            except Corruption:
-                if not self._has_moved_on():
-                    raise
-        try:
-            yield from (key for key, place in new.items() if not place & GRAVE_BIT)
-            for place in sorted(table.live_places(group, new)):
-                name, key = segments[segment_of(place)].read_id(place)
-                if name != group.encode():
-                    segments[segment_of(place)].corrupt(place)
-                yield key
-        finally:
-            self._unpin(segments.values())
+    def pin_ids(self, ids: Sequence[CheckpointId]) -> IdView:
+        """What the folder knows of *ids*, with the lock held."""
+        last = self.state.index.find_last
+        places = [last(id.group, id.key) for id in ids]
+        return IdView(self, self.pin({segment_of(place) for place in places if place}), places)
 
-    def groups(self) -> Iterator[str]:
-        """The groups with at least one id."""
-        self.refresh()
+    def view_all(self) -> AllView:
+        """Everything that the folder knows, with the lock held."""
+        index = self.state.index
+        new = {group: index.new_keys(group) for group in {*index.recent, *index.frozen}}
+        return AllView(self, {}, index.table, new, {entry.number: entry for entry in self.state.manifest.segments})
+
+    def pin_group(self, group: str, stamps: bool) -> GroupView:
+        """What the folder knows of a group, with the lock held; with *stamps*, new records can be read as well."""
+        index = self.state.index
+        new = index.new_keys(group)
+        numbers = {*index.table.segments(group), *(map(segment_of, new.values()) if stamps else ())}
+        return GroupView(self, self.pin(numbers), group, new, index.table)
+
+    def group_names(self) -> list[str]:
+        """The groups that have or had an id in this folder."""
         with self.lock:
-            names = list(self.state.index.group_names())
-        for name in names:
-            with self.lock:
-                table, new = self.state.index.table, self.state.index.new_keys(name)
-            if any(not place & GRAVE_BIT for place in new.values()) or table.live_places(name, new):
-                yield name
+            return list(self.state.index.group_names())
+
+    def has_values(self, group: str) -> bool:
+        """Whether the folder has an id of a group, as far as it can tell by itself."""
+        with self.lock:
+            table, new = self.state.index.table, self.state.index.new_keys(group)
+        return any(not place & GRAVE_BIT for place in new.values()) or bool(table.live_places(group, new))
 
     # --- describing ---------------------------------------------------------------------------------------------------
 
-    def stats(self, details: dict[str, int | float | str]) -> Stats:
-        """What the log holds, with *details* added to its own."""
-        self.refresh()
+    def count_ids(self, but: set[str]) -> int:
+        """How many ids have a value in this folder, without those of the groups *but*."""
         with self.lock:
-            manifest, index = self.state.manifest, self.state.index
-            table, new = index.table, {group: index.new_keys(group) for group in {*index.recent, *index.frozen}}
-        old = int(np.count_nonzero(table.places & np.uint64(GRAVE_BIT) == 0))
-        ids = old + sum(
+            index = self.state.index
+            table, new = index.table, {group: index.new_keys(group) for group in {*index.recent, *index.frozen} - but}
+        live = table.places & np.uint64(GRAVE_BIT) == 0
+        for group in but:
+            live[table.entries(group)] = False
+        return int(np.count_nonzero(live)) + sum(
             (not place & GRAVE_BIT) - bool((before := table.find(group, key)) and not before & GRAVE_BIT)
             for group, keys in new.items()
             for key, place in keys.items()
         )
-        own = {"segments": len(manifest.segments), "indexed": len(table), "generation": manifest.generation}
-        return Stats(ids, self.bytes_stored(), own | details)
 
     def bytes_stored(self) -> int:
         """What the files occupy. One that compaction removes meanwhile counts nothing."""
@@ -150,17 +202,54 @@ class Store:
 
     # --- keeping up with a writer in another process ------------------------------------------------------------------
 
+    @property
+    def highest(self) -> int:
+        """The highest sequence that the folder's writer is known to have chosen for anything that it may have written.
+
+        It knows nothing of a folder without a head before the first `refresh`.
+        """
+        head, known = self._current_head(), self.state.sequence
+        return max(known, head.taken or head.visible or 0) if head else known
+
+    def is_settled(self) -> bool:
+        """Whether the writer has nothing under way that could still appear with a sequence chosen before now."""
+        head = self._current_head()
+        return head is not None and head.settled
+
+    def is_current(self) -> bool:
+        """Whether the state is all that the writer has published, with the lock held."""
+        if self.writing:
+            return True
+        head = self._head
+        if self._head_is_old or not self._loaded:
+            return False
+        if head is None:
+            return True
+        visible = head.visible
+        known = visible is not None and visible <= max(self.state.sequence, self._scanned_for)
+        return known and head.generation == self._seen_generation
+
+    def forget_head(self) -> None:
+        """Look for the head anew: the folder may have another writer, which has a head of its own."""
+        self._head_is_old = True
+
+    def _current_head(self) -> Head | None:
+        if self._head is None or self._head_is_old:
+            self._head_is_old = False
+            self._head = Head.of_reader(self.folder)
+        return self._head
+
     def refresh(self) -> None:
         """Catch up with what another process has written."""
         while not self.writing:
             self._check_open()
-            head = self._head = self._head or Head.of_reader(self.folder)
+            head = self._current_head()
             visible = head.visible if head else None  # first: the generation that is seen next has it
             generation = head.generation if head else None
             if not self._loaded or generation != self._seen_generation:
                 self._load(generation)
             elif visible is None or visible <= self.state.sequence or not self._scan_tail(visible):
-                return
+                return  # a pair that cannot be told now is for whoever needs it to look at again
 
     def _load(self, generation: int | None) -> None:
         with self._loading:
@@ -168,13 +257,14 @@ class Store:
                 return
             try:
                 state = load(self.folder)
+                if state is None and not self.folder.is_dir():
+                    raise FileNotFoundError(f"{self.folder} is gone")
             except Corruption:
                 if self._head is None or self._head.generation == generation:
                     raise
                 return
             self._loaded, self._seen_generation = True, generation
-            if state is not None:
-                self.install(state)
+            self.install(state or State(Manifest(seed=0), Index(IndexTable(0))))
 
     def _scan_tail(self, visible: int) -> bool:
         """Read on in the open segment; False if it holds nothing more."""
@@ -187,12 +277,15 @@ class Store:
             met = scan(segment, state.tail, None, state.sequence, until=visible)
             state.count(segment.number, met.found)
             state.apply(met.found)
+            found = met.sequence > state.sequence
             state.tail, state.sequence = met.end, met.sequence
-            return bool(met.found)
+            self._scanned_for = visible  # without a sync, a power cut may have taken what the head speaks of
+            return found
 
-    def _has_moved_on(self) -> bool:
+    def has_moved_on(self) -> bool:
         """Whether there is another manifest since the one in use was loaded, so that trying again is right."""
-        return not self.writing and self._head is not None and self._head.generation != self._seen_generation
+        read = self._loaded and not self.writing
+        return read and self._head is not None and self._head.generation != self._seen_generation
 
     def begin_writing(self, state: State) -> None:
         """This process is the writer now, and *state* is what it found."""
@@ -218,13 +311,14 @@ class Store:
     def pinned(self, numbers: Iterable[int]) -> Iterator[dict[int, Segment]]:
         """The segments with these numbers, open as long as the block lasts."""
         with self.lock:
-            segments = self._pin(numbers)
+            segments = self.pin(numbers)
         try:
             yield segments
         finally:
-            self._unpin(segments.values())
+            self.unpin(segments.values())
 
-    def _pin(self, numbers: Iterable[int]) -> dict[int, Segment]:
+    def pin(self, numbers: Iterable[int]) -> dict[int, Segment]:
+        """The segments with these numbers, open until `unpin`; with the lock held."""
         self._check_open()
         segments: dict[int, Segment] = {}
         for number in numbers:
@@ -239,7 +333,8 @@ class Store:
                     raise
         return segments
 
-    def _unpin(self, segments: Iterable[Segment]) -> None:
+    def unpin(self, segments: Iterable[Segment]) -> None:
+        """Let go of segments, without the lock."""
         with self.lock:
             for segment in segments:
                 segment.pins -= 1

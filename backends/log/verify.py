@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from safekeeper.backend import CheckpointId, Damage
@@ -11,18 +12,21 @@ from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.index_file import open_index_file
 from safekeeper.backends.log.manifest import IndexEntry, SegmentEntry, load_manifest
 from safekeeper.backends.log.recovery import find_manifest
-from safekeeper.backends.log.scan import blocks_behind, damaged_records, scan
+from safekeeper.backends.log.scan import Found, blocks_behind, damaged_records, scan
 from safekeeper.backends.log.segment import Segment
 from safekeeper.errors import Corruption
 
 
-def verify(folder: Path) -> Iterator[Damage]:
-    """What is damaged in a writer's folder. A tail that was never confirmed is no damage."""
+def verify(folder: Path, checked: Callable[[int], object]) -> Iterator[Damage]:
+    """What is damaged in a writer's folder. A tail that was never confirmed is no damage.
+
+    *checked* is called with the size of each segment that was read.
+    """
     head = Head.of_reader(folder)
     try:
         manifest = find_manifest(folder, head)
     except Corruption as error:
-        yield _damage(error)
+        yield damage_of(error)
         return
     if manifest is None:
         return
@@ -32,8 +36,16 @@ def verify(folder: Path) -> Iterator[Damage]:
         yield Damage(str(folder / index.file_name), "the index file is missing or damaged; it will be rebuilt")
     for entry in manifest.segments:
         damage = list(_verify_segment(folder, entry, durable))
+        checked(_size(folder / entry.file_name))
         if damage and _is_still_named(folder, entry):
             yield from damage
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _is_still_named(folder: Path, entry: SegmentEntry | IndexEntry) -> bool:
@@ -42,7 +54,8 @@ def _is_still_named(folder: Path, entry: SegmentEntry | IndexEntry) -> bool:
     return manifest is not None and entry.file_name in manifest.file_names()
 
 
-def _damage(error: Corruption) -> Damage:
+def damage_of(error: Corruption) -> Damage:
+    """What an error of this backend says, as a place and a problem."""
     path, offset, problem = str(error).split(": ", 2)
     return Damage(f"{path}: {offset}", problem)
 
@@ -52,40 +65,54 @@ def _verify_segment(folder: Path, entry: SegmentEntry, durable: int) -> Iterator
     try:
         segment.open()
     except Corruption as error:
-        yield _damage(error)
+        yield damage_of(error)
         return
     try:
-        yield from _verify_blocks(segment, entry, durable)
+        for found in walk(segment, entry, durable):
+            if isinstance(found, BadBlock):
+                yield from _lost(segment, found)
     finally:
         segment.close()
 
 
-def _verify_blocks(segment: Segment, entry: SegmentEntry, durable: int) -> Iterator[Damage]:
+@dataclass(frozen=True, slots=True)
+class BadBlock:
+    """A place in a segment where a whole block should be."""
+
+    offset: int
+    header: BlockHeader | None
+    """None if not even that is whole."""
+    raw: bytes
+    """The block as it is; nothing without a header."""
+
+
+def walk(segment: Segment, entry: SegmentEntry, durable: int) -> Iterator[Found | BadBlock]:
+    """The records of a segment, and the damaged places between them. A tail that was never confirmed is neither."""
     offset, sequence = SEGMENT_HEAD.size, entry.sequence - 1
     while entry.end is None or offset < entry.end:
         met = scan(segment, offset, entry.end, sequence)
+        yield met.found
         offset, sequence = met.end, met.sequence
         if met.complete and entry.end is not None:
             return
         behind = list(blocks_behind(segment, offset))
         if entry.end is None and max([durable, *(header.synced for _, header in behind)]) <= sequence:
             return
-        raw = segment.read(BLOCK.size, offset)
-        header = decode_block(raw, segment.nonce, offset)
-        if header is None:
-            yield Damage(f"{segment.path}: offset {offset}", "no whole block: what was written here is lost")
-        else:
-            block = segment.read(header.size, offset)
-            yield from _lost(segment, offset, header, block)
+        header = decode_block(segment.read(BLOCK.size, offset), segment.nonce, offset)
+        yield BadBlock(offset, header, segment.read(header.size, offset) if header else b"")
         following = [start for start, _ in behind if header is None or start >= offset + header.size]
         if not following:
             return
         offset = min(following)
 
 
-def _lost(segment: Segment, offset: int, header: BlockHeader, block: bytes) -> Iterator[Damage]:
-    """The damaged records of a block whose header is whole."""
+def _lost(segment: Segment, bad: BadBlock) -> Iterator[Damage]:
+    """What is lost with a block that is not whole."""
+    offset, header, block = bad.offset, bad.header, bad.raw
     place = f"{segment.path}: offset "
+    if header is None:
+        yield Damage(f"{place}{offset}", "no whole block: what was written here is lost")
+        return
     if header.kind == COLUMNS or len(block) < header.size:
         yield Damage(f"{place}{offset}", f"a block of {header.records} records is damaged")
         return

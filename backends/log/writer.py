@@ -1,64 +1,88 @@
 """Concurrent callers share one write and one sync, without a thread for writing.
 
-Whoever finds nobody writing leads: takes all that is queued, appends it and wakes those it belongs to. The first of
-those who came meanwhile leads next.
+A batch joins the group that is forming; whoever finds none begins one and leads it. The leader waits for its turn,
+closes its group, appends it and wakes the members in a chain: each wakes two more. Woken all at once, they would fight
+for Python's lock with each other and, worse, with the next leader.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Final
 
-from safekeeper.backend import Batch
+from safekeeper.backend import Batch, Receipt, Survives
 from safekeeper.backends.local import unavailable
 from safekeeper.backends.log.appender import Appender
 from safekeeper.backends.log.blocks import entries_of
+from safekeeper.backends.log.format import Entry
+from safekeeper.columns import Columns
 from safekeeper.errors import SafekeeperError, Unavailable
 
 _MOST_BYTES: Final = 16 << 20  # of batches in one write; a larger batch goes alone
 
 
-class _Ticket:
-    """One caller's batch on its way."""
+class _Group:
+    """Batches that are appended together. Its first member leads it."""
 
-    __slots__ = ("columns", "entries", "error", "gate", "leads", "nbytes", "seconds")
+    __slots__ = ("columns", "entries", "gates", "nbytes", "outcome")
 
-    def __init__(self, batch: Batch) -> None:
-        self.columns = batch.columns
-        self.entries = [] if batch.columns else entries_of(batch)
-        self.nbytes = batch.nbytes
-        self.gate: Lock | None = None  # locked until the caller has an answer or must lead
-        self.leads = False
-        self.error: BaseException | None = None
-        self.seconds = 0.0
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.columns: list[Columns] = []
+        self.nbytes = 0
+        self.gates: list[Lock] = []  # one a member, locked until the group is appended; the leader's is not used
+        self.outcome: Receipt | BaseException | None = None
+
+    def after(self, number: int) -> list[Lock]:
+        """The gates that member *number* has to open: the members form a binary tree, laid out like a heap."""
+        return self.gates[2 * number + 1 : 2 * number + 3]
 
 
 class Writer:
     """Turns the writes of many threads into few appends."""
 
-    def __init__(self, appender: Appender) -> None:
+    def __init__(self, appender: Appender, survives: Survives) -> None:
         self._appender = appender
+        self._survives = survives
         self._turn = Lock()  # held by whoever uses the appender
-        self._mutex = Lock()  # guards the queue and who leads
-        self._queue: list[_Ticket] = []
-        self._led = False
+        self._mutex = Lock()  # guards the group that is forming
+        self._forming: _Group | None = None
 
-    def write(self, batch: Batch) -> float:
-        """Append a batch that is not empty; how many seconds its sync took."""
-        ticket = _Ticket(batch)
-        with self._mutex:
-            self._queue.append(ticket)
-            if self._led:
-                ticket.gate = Lock()
-                ticket.gate.acquire()
-            self._led = True
-        if ticket.gate is None or self._wait(ticket.gate, ticket):
-            self._lead(ticket)
-        if ticket.error is not None:
-            raise ticket.error if ticket.gate is None or ticket.leads else _for_follower(ticket.error)
-        return ticket.seconds
+    def write(self, batch: Batch) -> Receipt:
+        """Append a batch that is not empty."""
+        entries = entries_of(batch)
+        gate = Lock()
+        gate.acquire()
+        group: _Group | None = None
+        try:
+            with self._mutex:
+                group = self._forming
+                if group is None or group.nbytes + batch.nbytes > _MOST_BYTES:
+                    group = self._forming = _Group()
+                number = len(group.gates)
+                group.nbytes += batch.nbytes
+                group.entries += entries
+                if batch.columns is not None:
+                    group.columns.append(batch.columns)
+                group.gates.append(gate)
+            if number:
+                gate.acquire()
+            else:
+                self._lead(group)
+            for other in group.after(number):
+                other.release()
+        except BaseException:  # a signal, at any point of the above
+            if group is not None and gate in group.gates:
+                self._see_through(group, number)
+            raise
+        outcome = group.outcome
+        if isinstance(outcome, Receipt):
+            return outcome
+        assert outcome is not None
+        raise _for_follower(outcome) if number else outcome
 
     @contextmanager
     def exclusive(self) -> Iterator[Appender]:
@@ -66,76 +90,31 @@ class Writer:
         with self._turn:
             yield self._appender
 
-    def _wait(self, gate: Lock, ticket: _Ticket) -> bool:
-        """Wait for an answer; True if the caller must lead instead."""
-        try:
-            gate.acquire()
-        except BaseException:  # a signal: leave the queue without leaving it leaderless
+    def _lead(self, group: _Group) -> None:
+        """Append *group*, with all who join it until its turn has come."""
+        with self._turn:
             with self._mutex:
-                if ticket in self._queue and not ticket.leads:
-                    self._queue.remove(ticket)
-            if ticket.leads:
-                self._resign(ticket)
-            raise
-        return ticket.leads
+                if self._forming is group:
+                    self._forming = None
+            try:
+                group.outcome = Receipt(self._survives, self._appender.append(group.entries, group.columns))
+            except OSError as error:
+                group.outcome = unavailable(self._appender.folder, error)
+                group.outcome.__cause__ = error
+            except BaseException as error:
+                group.outcome = error
 
-    def _resign(self, ticket: _Ticket) -> None:
-        """Leave the queue as its leader."""
-        with self._mutex:
-            self._queue.remove(ticket)
-        self._hand_over()
-
-    def _lead(self, ticket: _Ticket) -> None:
-        """Append the queue, *ticket* first, then hand over and wake the others."""
-        try:
-            self._turn.acquire()
-        except BaseException:
-            self._resign(ticket)
-            raise
-        group = self._take()
-        try:
-            ticket.seconds = self._append(group)
-        except BaseException as error:
-            for other in group:
-                other.error = error
-        finally:
-            self._turn.release()
-            self._hand_over()
-            for other in group:
-                if other is not ticket and other.gate is not None:
-                    other.seconds = ticket.seconds
-                    other.gate.release()
-
-    def _append(self, group: list[_Ticket]) -> float:
-        columns = [ticket.columns for ticket in group if ticket.columns]
-        entries = group[0].entries if len(group) == 1 else [entry for ticket in group for entry in ticket.entries]
-        try:
-            return self._appender.append(entries, columns)
-        except OSError as error:
-            raise unavailable(self._appender.folder, error) from error
-
-    def _take(self) -> list[_Ticket]:
-        """The tickets for the next append, taken from the queue."""
-        with self._mutex:
-            size = count = 0
-            for ticket in self._queue:
-                size += ticket.nbytes
-                if count and size > _MOST_BYTES:
-                    break
-                count += 1
-            group, self._queue = self._queue[:count], self._queue[count:]
-            return group
-
-    def _hand_over(self) -> None:
-        """Let the next one in the queue lead, if there is one."""
-        with self._mutex:
-            if not self._queue:
-                self._led = False
-                return
-            leader = self._queue[0]
-            leader.leads = True
-        assert leader.gate is not None
-        leader.gate.release()
+    def _see_through(self, group: _Group, number: int) -> None:
+        """Do for *group* what is still to be done by member *number*, whom a signal interrupted: it counts on each."""
+        while group.outcome is None:
+            with suppress(BaseException):
+                if number:
+                    time.sleep(0.01)
+                else:
+                    self._lead(group)
+        for gate in group.after(number):
+            if gate.locked():
+                gate.release()
 
 
 def _for_follower(error: BaseException) -> SafekeeperError:

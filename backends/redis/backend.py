@@ -11,7 +11,8 @@ from operator import and_
 from typing import Any, Self
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope
-from safekeeper.backends.redis.layout import BUCKETS, Group, Head, check, damaged, decode, group_list, locate
+from safekeeper.backends.checked import check, damaged
+from safekeeper.backends.redis.layout import BUCKETS, Group, Head, decode, group_list, locate
 from safekeeper.backends.redis.options import Address, Connect, RedisOptions, parse
 from safekeeper.backends.redis.routing import Request, Router
 from safekeeper.backends.redis.server import Command, Link

@@ -17,10 +17,7 @@ import struct
 from dataclasses import dataclass
 from functools import lru_cache
 
-import xxhash
-
-from safekeeper.backend import CheckpointId
-from safekeeper.errors import Corruption
+from safekeeper.backends.checked import check, checksum, damaged, seed_of
 
 BUCKETS = 256
 
@@ -41,7 +38,9 @@ _WHOLE, _IN_PARTS = 1, 2
 class Group:
     """Where a group lies."""
 
-    name: bytes
+    name: str
+    raw: bytes
+    """The name as the server knows it."""
     bucket: int
     listed_in: bytes
     ids: bytes
@@ -49,16 +48,20 @@ class Group:
     part_prefix: bytes
     seed: int
 
+    def place(self, key: bytes) -> str:
+        """Where the value of *key* lies, for people."""
+        return f"the hash {self.ids.decode()}"
+
 
 @lru_cache(maxsize=4096)
 def locate(prefix: str, name: str) -> Group:
     """Where the group *name* lies in the store *prefix*."""
     raw = name.encode()
-    seed = xxhash.xxh3_64_intdigest(raw)
+    seed = seed_of(raw)
     bucket = seed % BUCKETS
     tag = _tag(prefix, bucket)
     return Group(
-        raw, bucket, group_list(prefix, bucket), tag + b"ids:" + raw, tag + b"large:" + raw, tag + b"part:", seed
+        name, raw, bucket, group_list(prefix, bucket), tag + b"ids:" + raw, tag + b"large:" + raw, tag + b"part:", seed
     )
 
 
@@ -94,38 +97,22 @@ class Head:
 
 def encode(group: Group, key: bytes, value: bytes) -> bytes:
     """A value as it is stored under its key."""
-    return _HEAD.pack(_WHOLE, _checksum(group, key, value)) + value
+    return _HEAD.pack(_WHOLE, checksum(group, key, value)) + value
 
 
 def split(group: Group, key: bytes, value: bytes) -> tuple[Head, list[memoryview]]:
     """A large value as its head and its parts, under a fresh write id."""
     view = memoryview(value)
     parts = [view[start : start + PART_BYTES] for start in range(0, len(value), PART_BYTES)]
-    return Head(_checksum(group, key, value), secrets.token_hex(8).encode(), len(parts)), parts
+    return Head(checksum(group, key, value), secrets.token_hex(8).encode(), len(parts)), parts
 
 
 def decode(group: Group, key: bytes, stored: bytes) -> bytes | Head:
     """The value that *stored* holds, checked, or the head of a large one."""
     if len(stored) >= _HEAD.size:
-        mark, checksum = _HEAD.unpack_from(stored)
+        mark, expected = _HEAD.unpack_from(stored)
         if mark == _WHOLE:
-            return check(group, key, checksum, stored[_HEAD.size :])
+            return check(group, key, expected, stored[_HEAD.size :])
         if mark == _IN_PARTS and len(stored) == _HEAD.size + _PARTS.size:
-            return Head(checksum, *_PARTS.unpack_from(stored, _HEAD.size))
+            return Head(expected, *_PARTS.unpack_from(stored, _HEAD.size))
     raise damaged(group, key, "holds no value of version 1")
-
-
-def check(group: Group, key: bytes, checksum: int, value: bytes) -> bytes:
-    """*value*, if it has the *checksum* that it was saved with."""
-    if _checksum(group, key, value) != checksum:
-        raise damaged(group, key, "the checksum does not match: the value was changed after it was written")
-    return value
-
-
-def damaged(group: Group, key: bytes, problem: str) -> Corruption:
-    """The error for a value that is not what was saved."""
-    return Corruption(f"{CheckpointId(group.name.decode(), key)} in the hash {group.ids.decode()}: {problem}")
-
-
-def _checksum(group: Group, key: bytes, value: bytes) -> int:
-    return xxhash.xxh3_64_intdigest(value, xxhash.xxh3_64_intdigest(key, group.seed))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from redis import exceptions as driver
 
 from safekeeper.backend import Survives
+from safekeeper.backends.idle import Idle
 from safekeeper.backends.redis.options import Address, Connect, Wire
 from safekeeper.backends.redis.trouble import Misconfigured, code_of, explain_connecting
 from safekeeper.errors import Unavailable
@@ -179,9 +179,7 @@ class Node:
     def __init__(self, address: Address, connect: Connect, keep: int) -> None:
         self.address = address
         self._connect = connect
-        self._keep = keep
-        self._idle: deque[Link] = deque()
-        self._open = True
+        self._idle: Idle[Link] = Idle(keep)
 
     @contextmanager
     def link(self) -> Iterator[Link]:
@@ -194,27 +192,18 @@ class Node:
 
     def take(self) -> Link:
         """A connection for the caller alone, until it is given back."""
-        with suppress(IndexError):
-            while True:
-                link = self._idle.pop()
-                if link.is_good():
-                    return link
-                link.close()
-        return Link(self.address, self._connect(self.address))
+        return self._idle.take() or Link(self.address, self._connect(self.address))
 
     def give_back(self, link: Link) -> None:
         """Keep *link* for the next one, unless something is left unanswered or there are enough."""
-        if link.is_clean and self._open and len(self._idle) < self._keep:
-            self._idle.append(link)
+        if link.is_clean:
+            self._idle.keep(link)
         else:
             link.close()
 
     def close(self) -> None:
         """Close the idle connections; those at work are closed when they have done it."""
-        self._open = False
-        with suppress(IndexError):
-            while True:
-                self._idle.pop().close()
+        self._idle.close()
 
 
 def pack(commands: Sequence[Command]) -> list[bytes | memoryview]:
@@ -225,7 +214,7 @@ def pack(commands: Sequence[Command]) -> list[bytes | memoryview]:
         small.append(b"*%d\r\n" % len(command))
         for argument in command:
             if len(argument) <= _SENT_TOGETHER:
-                small.append(b"$%d\r\n%b\r\n" % (len(argument), bytes(argument)))
+                small.append(b"$%d\r\n%b\r\n" % (len(argument), argument))  # type: ignore[str-format]  # views too
             else:
                 small.append(b"$%d\r\n" % len(argument))
                 pieces += [b"".join(small), argument]

@@ -33,63 +33,66 @@ _PART_EXPIRES = b"3600000"
 LATE = "LATE"
 """The error code of a script that found no lease. Nothing was done."""
 
-# What both scripts need. Repeating it does no harm.
+# Where both scripts drop the parts of large values. It stands where it is needed: making a function takes its time.
 _DROP_PARTS = rb"""
-local ids, groups, large = KEYS[1], KEYS[2], KEYS[3]
-local group, part_prefix, count = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local part_prefix = KEYS[1]:match('^([^{]*{%x%x}:)') .. 'part:'
 local moving = redis.error_reply('TRYAGAIN the parts of a value are being moved to another node')
 
 local function drop_parts(key, new_head)
-  local old = redis.call('HGET', large, key)
+  local old = redis.call('HGET', KEYS[3], key)
   if not old or old == new_head then return true end
   local write_id, parts = old:match('(%x+) (%d+)')
   for n = 0, parts - 1 do
     local answer = redis.pcall('DEL', part_prefix .. write_id .. ':' .. n)
     if type(answer) == 'table' then return false end  -- it is not declared, and has gone to another node of a cluster
   end
-  redis.call('HDEL', large, key)
+  redis.call('HDEL', KEYS[3], key)
   return true
 end
 """
 
-# count puts: key, value; then the keys to delete
+# KEYS: ids, groups, large, lease. ARGV: group, count; count puts, as key and value; the keys to delete
 _CHANGE = (
-    _DROP_PARTS
-    + rb"""
-if redis.call('EXISTS', KEYS[4]) == 0 then return redis.error_reply('LATE the lease is over') end
-local first_delete = 4 + 2 * count
-if count > 0 then
-  local added = redis.call('HSET', ids, unpack(ARGV, 4, first_delete - 1))
-  if added > 0 and added == redis.call('HLEN', ids) then redis.call('SADD', groups, group) end
+    rb"""
+local there = redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[4])  -- one call for both: the lease counts twice
+if there < 2 then return redis.error_reply('LATE the lease is over') end
+local ids, first_delete = KEYS[1], 3 + 2 * ARGV[2]
+if first_delete > 3 then
+  local added = redis.call('HSET', ids, unpack(ARGV, 3, first_delete - 1))
+  if added > 0 and added == redis.call('HLEN', ids) then redis.call('SADD', KEYS[2], ARGV[1]) end
 end
 for i = first_delete, #ARGV, 4000 do  -- unpack takes about 8000
   redis.call('HDEL', ids, unpack(ARGV, i, math.min(i + 3999, #ARGV)))
 end
-if first_delete <= #ARGV and redis.call('HLEN', ids) == 0 then redis.call('SREM', groups, group) end
-if redis.call('HLEN', large) > 0 then
-  for i = 4, first_delete - 1, 2 do
-    if not drop_parts(ARGV[i]) then return moving end
-  end
-  for i = first_delete, #ARGV do
-    if not drop_parts(ARGV[i]) then return moving end
-  end
+if first_delete <= #ARGV and redis.call('HLEN', ids) == 0 then redis.call('SREM', KEYS[2], ARGV[1]) end
+if there == 2 then return 1 end
+"""
+    + _DROP_PARTS
+    + rb"""
+for i = 3, first_delete - 1, 2 do
+  if not drop_parts(ARGV[i]) then return moving end
+end
+for i = first_delete, #ARGV do
+  if not drop_parts(ARGV[i]) then return moving end
 end
 return 1
 """
 )
 _DELETE = b"#!lua flags=allow-oom\n" + _CHANGE
 
-# Runs in a transaction, after the values were set and removed. count heads: key, write id, parts; then other keys
+# Runs in a transaction, after the values were set and removed.
+# KEYS: ids, groups, large. ARGV: group, count; count heads, as key, write id and parts; other keys
 _TIDY = (
     _DROP_PARTS
     + rb"""
-if redis.call('HLEN', ids) == 0 then redis.call('SREM', groups, group) end
-for i = 4, 3 + 3 * count, 3 do
+local first_other = 3 + 3 * ARGV[2]
+if redis.call('HLEN', KEYS[1]) == 0 then redis.call('SREM', KEYS[2], ARGV[1]) end
+for i = 3, first_other - 1, 3 do
   local head = ARGV[i + 1] .. ' ' .. ARGV[i + 2]
   if not drop_parts(ARGV[i], head) then return moving end
-  redis.call('HSET', large, ARGV[i], head)
+  redis.call('HSET', KEYS[3], ARGV[i], head)
 end
-for i = 4 + 3 * count, #ARGV do
+for i = first_other, #ARGV do
   if not drop_parts(ARGV[i]) then return moving end
 end
 return 1
@@ -135,7 +138,7 @@ class Change:
         group = self.group
         command = [b"EVALSHA", _CHANGE_SHA if self.puts else _DELETE_SHA, b"4"]
         command += (group.ids, group.listed_in, group.large, lease)
-        command += (group.name, group.part_prefix, b"%d" % (len(self.puts) // 2))
+        command += (group.raw, b"%d" % (len(self.puts) // 2))
         return command + self.puts + self.deletes
 
     def in_transaction(self) -> Iterator[Command]:
@@ -153,13 +156,13 @@ class Change:
             for name in head.names(group):
                 yield b"PERSIST", name
         if self.puts or self.head:
-            yield b"SADD", group.listed_in, group.name
+            yield b"SADD", group.listed_in, group.raw
         if self.tidy:
             yield self._tidying()
 
     def _tidying(self) -> Command:
         command = [b"EVAL", _TIDY, b"3", self.group.ids, self.group.listed_in, self.group.large]
-        command += (self.group.name, self.group.part_prefix, b"1" if self.head else b"0")
+        command += (self.group.raw, b"1" if self.head else b"0")
         if self.head:
             key, head = self.head
             command += (key, head.write_id, b"%d" % head.parts)

@@ -66,7 +66,8 @@ class Writer:
                 raise Unavailable(f"{lanes[0].node.address}: could not make the change in time: try again in a moment")
             if again and self._router.in_cluster:
                 self._router.look_again()
-            self._with_large.update(change.group.name.decode() for change in follow_ups)
+            if follow_ups:
+                self._with_large.update(change.group.name for change in follow_ups)
             waiting = again + follow_ups
 
     def _lanes(self, some: Sequence[Change]) -> list[_Lane]:
@@ -172,7 +173,8 @@ class _Lane:
         else:
             commands = self._transaction()
         self._sent = len(commands)
-        commands += _confirming(self._options)
+        if self._options.aof or self._options.replicas:
+            commands.append(_confirming(self._options))
         self._sent_at = time.monotonic()
         self._renews = self._lease.lasts_until - self._sent_at < self._options.timeout * 1.1
         if self._renews:
@@ -271,9 +273,9 @@ def _is_small(some: Sequence[Change]) -> bool:
     return len(some) <= _BY_SCRIPT_CHANGES and nbytes <= _BY_SCRIPT_BYTES
 
 
-def _confirming(options: RedisOptions) -> list[Command]:
+def _confirming(options: RedisOptions) -> Command:
     """What changes are followed by when the server's own answer is not enough."""
     wait_for = b"%d" % (options.timeout * 800)  # milliseconds; the answer must come before we stop listening
     if options.aof:
-        return [(b"WAITAOF", b"1", b"%d" % options.replicas, wait_for)]
-    return [(b"WAIT", b"%d" % options.replicas, wait_for)] if options.replicas else []
+        return b"WAITAOF", b"1", b"%d" % options.replicas, wait_for
+    return b"WAIT", b"%d" % options.replicas, wait_for

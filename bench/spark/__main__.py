@@ -8,16 +8,17 @@ In each round every arm has one turn, in an order that rotates: a process with a
 on the disk of `--folder`. `safekeeper` keeps it in `log:` with every commit synced. With `--runs` each finished turn is
 kept in a file, and only those are run that are not there yet.
 
-Columns: what a batch took, and its updates and commits as sums over the tasks; restart to the end of the first batch;
-the most memory resident (JVM and agent) until then; files of the state that the measured batches wrote to, in all and
-the most in one batch; by how many MB these grew; and what the processes sent to disks, shuffles and local files
-included. What Spark itself writes into a checkpoint is named below the table.
+Columns, in ms and MB: what a batch took, and its updates and commits as sums over the tasks; restart to the end of the
+first batch; the most memory resident until then, of JVM and agent together and of the agent alone; files of the state
+that the measured batches made or appended to, in all and in a batch; how much was added to them; and what the processes
+sent to disks, shuffles and local files included. What Spark itself writes into a checkpoint is named below the table.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -129,7 +130,8 @@ def main() -> None:
             if time.monotonic() < end:
                 bench.run(workload, arm, number)
     found = [results for results in map(bench.of, workloads) if results.turns]
-    console = Console()
+    # What is not a terminal has no width; cut cells would be useless.
+    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140)
     for results in found:
         for table in tables(results):
             console.print(table)

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from safekeeper.spark import configure
 from safekeeper.spark.build import build, spark_home
 
-OURS, FLOOR = "safekeeper", "floor"
+OURS, FLOOR, OBJECTS = "safekeeper", "floor", "hdfs"
 
 _STATE = "spark.sql.streaming.stateStore."
 _ROCKSDB = {_STATE + "providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"}
@@ -17,7 +17,7 @@ _CHANGELOG = {**_ROCKSDB, _STATE + "rocksdb.changelogCheckpointing.enabled": "tr
 
 SETTINGS: dict[str, dict[str, str]] = {
     FLOOR: {_STATE + "providerClass": "io.safekeeper.bench.FloorStateStoreProvider"},
-    "hdfs": {_STATE + "providerClass": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"},
+    OBJECTS: {_STATE + "providerClass": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"},
     "rocksdb": {**_ROCKSDB, _STATE + "rocksdb.changelogCheckpointing.enabled": "false"},
     "changelog": _CHANGELOG,
     "tuned": {

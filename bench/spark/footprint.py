@@ -3,68 +3,66 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class FileMark:
-    """What changes when a file is written to."""
+class _File:
+    """A file at some moment."""
 
     inode: int
-    size: int
     changed_ns: int
+    data: int
+    """Its size without zeros at its end: room that was made ahead is not yet data."""
 
 
-Marks = dict[Path, FileMark]
-Sizes = dict[Path, int]
+class Watch:
+    """Tells which files below some folders grow."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
+        self._files: dict[Path, _File] = {}
+        self.look()
+
+    def look(self) -> dict[Path, int]:
+        """The files that were made, replaced or appended to since the last look, and how many bytes were added to each.
+
+        What was only changed within its size is not among them, nor what has come and gone between two looks.
+        """
+        grown = {}
+        for folder in self._folders:
+            for path in folder.rglob("*"):
+                with suppress(FileNotFoundError):  # it goes meanwhile
+                    if path.is_file() and (added := self._added(path)) is not None:
+                        grown[path] = added
+        return grown
+
+    def _added(self, path: Path) -> int | None:
+        before, stat = self._files.get(path), path.stat()
+        if before and (before.inode, before.changed_ns) == (stat.st_ino, stat.st_mtime_ns):
+            return None
+        now = self._files[path] = _File(stat.st_ino, stat.st_mtime_ns, data_size(path))
+        if before is None or before.inode != now.inode:
+            return now.data
+        return now.data - before.data if now.data > before.data else None
 
 
-def marks(folders: Iterable[Path]) -> Marks:
-    """The files below *folders*, as they are. One that goes meanwhile is left out."""
-    found = {}
-    for folder in folders:
-        for path in folder.rglob("*"):
-            with suppress(FileNotFoundError):
-                if path.is_file():
-                    stat = path.stat()
-                    found[path] = FileMark(stat.st_ino, stat.st_size, stat.st_mtime_ns)
-    return found
-
-
-def written_to(before: Marks, after: Marks) -> list[Path]:
-    """The files that were made or changed between two looks."""
-    return [path for path, mark in after.items() if before.get(path) != mark]
-
-
-def data_sizes(folders: Iterable[Path]) -> Sizes:
-    """The sizes of the files below *folders*, without the zeros at their ends: room made ahead is not yet data."""
-    found = {}
-    for path in marks(folders):
-        with suppress(FileNotFoundError), path.open("rb") as file:
-            found[path] = _data_size(file)
-    return found
-
-
-def _data_size(file: BinaryIO) -> int:
-    end = file.seek(0, os.SEEK_END)
-    while end:
-        start = max(0, end - _CHUNK)
-        file.seek(start)
-        if data := file.read(end - start).rstrip(b"\0"):
-            return start + len(data)
-        end = start
+def data_size(path: Path) -> int:
+    """The size of a file without the zeros at its end."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - _CHUNK)
+            file.seek(start)
+            if data := file.read(end - start).rstrip(b"\0"):
+                return start + len(data)
+            end = start
     return 0
-
-
-def growth(before: Sizes, after: Sizes) -> int:
-    """By how many bytes files grew, new ones included. Files that went take nothing away from it."""
-    return sum(max(0, size - before.get(path, 0)) for path, size in after.items())
 
 
 def peak_memory(pid: int) -> int:
@@ -77,14 +75,3 @@ def bytes_to_disk(pid: int) -> int:
     """How many bytes a process has caused to be written to disks so far."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
-
-
-def agents_of(jvm: int) -> list[int]:
-    """The processes of the agents that a JVM has started."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == jvm and b"safekeeper.agent" in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
-    return found

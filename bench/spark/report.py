@@ -17,27 +17,28 @@ from safekeeper.bench import svg
 from safekeeper.bench.goals import Goal
 from safekeeper.bench.interleave import Spread
 from safekeeper.bench.machine import Machine
-from safekeeper.bench.report import figure, html_page, html_table, legend
+from safekeeper.bench.plots import figure, legend, page
+from safekeeper.bench.report import html_table
 from safekeeper.bench.spark.arms import FLOOR, OURS, SETTINGS
 from safekeeper.bench.spark.run import Batch, Measured
 from safekeeper.bench.spark.workloads import Workload
 
 MEASURES: dict[str, Callable[[Measured], float]] = {
-    "trigger ms": lambda turn: statistics.median(batch.trigger_ms for batch in turn.batches),
-    "update ms": lambda turn: statistics.median(batch.update_ms for batch in turn.batches),
-    "commit ms": lambda turn: statistics.median(batch.commit_ms for batch in turn.batches),
+    "trigger": lambda turn: statistics.median(batch.trigger_ms for batch in turn.batches),
+    "update": lambda turn: statistics.median(batch.update_ms for batch in turn.batches),
+    "commit": lambda turn: statistics.median(batch.commit_ms for batch in turn.batches),
     "commit max": lambda turn: max(batch.commit_ms for batch in turn.batches),
-    "restart ms": lambda turn: turn.restart_ms,
-    "RSS MB": lambda turn: (turn.jvm_bytes + turn.agent_bytes) / 1e6,
-    "agent MB": lambda turn: turn.agent_bytes / 1e6,
+    "restart": lambda turn: turn.restart_ms,
+    "RSS": lambda turn: (turn.jvm_bytes + turn.agent_bytes) / 1e6,
+    "agent": lambda turn: turn.agent_bytes / 1e6,
     "files": lambda turn: turn.files,
-    "a batch": lambda turn: max(batch.files for batch in turn.batches),
+    "a batch": lambda turn: statistics.median(batch.files for batch in turn.batches),
     "MB": lambda turn: turn.bytes / 1e6,
     "disk MB": lambda turn: turn.disk_bytes / 1e6,
 }
-"""What is shown of a turn; `__main__` says what the names mean."""
+"""What is shown of a turn: times in ms, sizes in MB. `__main__` says what the names mean."""
 
-_COMPARED = ("trigger ms", "update ms", "commit ms", "commit max", "restart ms", "RSS MB", "MB")
+_COMPARED = ("trigger", "update", "commit", "commit max", "restart", "RSS", "MB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def tables(results: Results) -> Iterator[Table]:
     rounds = max(map(len, results.turns.values()))
     table = Table(
         title=f"{workload.name}: {workload.keys:,} keys, {workload.batches} batches of {workload.rows:,} rows,"
-        f" {workload.partitions} partitions, {rounds} rounds",
+        f" {workload.partitions} partitions, {rounds} rounds; ms and MB",
         title_justify="left",
         box=None,
     )
@@ -99,7 +100,7 @@ def _shares(results: Results) -> Table:
     table = Table(title=f"{OURS} as a share of", title_justify="left", box=None)
     table.add_column("")
     for name in _COMPARED:
-        table.add_column(name.removesuffix(" ms"), justify="right")
+        table.add_column(name, justify="right")
     for arm in results.arms:
         if arm != OURS:
             table.add_row(arm, *(str(results.share(name, [arm]) or "-") for name in _COMPARED))
@@ -132,14 +133,14 @@ class Wanted:
 
 _SIZES = ("aggregation-1M", "aggregation-5M")
 WANTED = (
-    Wanted("aggregation-1M", "trigger ms", 1.15, (FLOOR,)),
-    Wanted("aggregation-1M", "trigger ms", 0.5, ("tuned",)),
-    Wanted("aggregation-5M", "trigger ms", 1.2, (FLOOR,)),
-    Wanted("aggregation-5M", "trigger ms", 0.45, ("tuned",)),
-    *(Wanted(size, "commit ms", 0.35, ("changelog",)) for size in _SIZES),
+    Wanted("aggregation-1M", "trigger", 1.15, (FLOOR,)),
+    Wanted("aggregation-1M", "trigger", 0.5, ("tuned",)),
+    Wanted("aggregation-5M", "trigger", 1.2, (FLOOR,)),
+    Wanted("aggregation-5M", "trigger", 0.45, ("tuned",)),
+    *(Wanted(size, "commit", 0.35, ("changelog",)) for size in _SIZES),
     *(Wanted(size, "commit max", 0.08, ("changelog",)) for size in _SIZES),
-    *(Wanted(size, "restart ms", 0.5, ("hdfs", "rocksdb", "changelog")) for size in _SIZES),
-    Wanted("aggregation-5M", "RSS MB", 1.0, ("rocksdb",)),
+    *(Wanted(size, "restart", 0.5, ("hdfs", "rocksdb", "changelog")) for size in _SIZES),
+    Wanted("aggregation-5M", "RSS", 1.0, ("rocksdb",)),
     *(Wanted(size, "MB", 1.0, ("changelog",)) for size in _SIZES),
     Wanted("partitions-200", "a batch", 1),
 )
@@ -156,7 +157,7 @@ def goals(results: Results) -> Iterator[Goal]:
 
 def to_html(all_results: Sequence[Results], machine: Machine) -> str:
     """A page with the tables, and how long batches and their commits took, one after the other."""
-    return html_page("Spark's state stores", _sections(all_results, machine))
+    return page("Spark's state stores", _sections(all_results, machine))
 
 
 def _sections(all_results: Sequence[Results], machine: Machine) -> Iterator[str]:

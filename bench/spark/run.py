@@ -15,7 +15,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,19 +24,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from safekeeper.bench.spark.arms import COUNTS_ROWS, with_arm
-from safekeeper.bench.spark.footprint import (
-    Marks,
-    Sizes,
-    agents_of,
-    bytes_to_disk,
-    data_sizes,
-    growth,
-    marks,
-    peak_memory,
-    written_to,
-)
+from safekeeper.bench.spark.arms import COUNTS_ROWS, OBJECTS, with_arm
+from safekeeper.bench.spark.footprint import Watch, bytes_to_disk, peak_memory
 from safekeeper.bench.spark.workloads import QUERIES, SCHEMA, Workload
+from safekeeper.testing.processes import AGENT, descendants
 
 _SETTINGS = {
     "spark.log.level": "ERROR",
@@ -77,7 +67,7 @@ class Batch:
     update_ms: int
     commit_ms: int
     files: int
-    """How many files of the state it made or changed."""
+    """How many files of the state it made or appended to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +81,9 @@ class Measured:
     """The most that was resident until the restart."""
     agent_bytes: int
     files: int
-    """That the measured batches made or changed, of the state."""
+    """Of the state, that the measured batches made or appended to."""
     bytes: int
-    """By how much the files of the state grew."""
+    """How much was added to them."""
     own_files: int
     """The same for what Spark itself writes into a checkpoint: its logs of offsets and commits."""
     own_bytes: int
@@ -150,23 +140,21 @@ class _Query:
 def measure(turn: Turn) -> Measured:
     """Run the turn."""
     checkpoint, workload = Path(turn.folder, "checkpoint"), turn.workload
-    state = [checkpoint / "state", Path(turn.folder, "store")]
-    own = [checkpoint / name for name in ("offsets", "commits", "sources")]
     with _session(turn) as spark:
         query = _Query(turn, spark)
         query.start()
         for _ in range(workload.fills):
             query.add()
             query.work()
-        before = _Look.at(state, own)
-        seen, files = before.state, []
+        state = Watch([checkpoint / "state", Path(turn.folder, "store")])
+        own = Watch([checkpoint / name for name in ("offsets", "commits", "sources")])
+        disk_bytes, grown = -_disk_bytes(), []
         for _ in range(workload.batches):
             query.add()
             query.work()
-            now = marks(state)
-            files.append(len(written_to(seen, now)))
-            seen = now
-        after = _Look.at(state, own)
+            grown.append(state.look())
+        own_grown = own.look()
+        disk_bytes += _disk_bytes()
         progress = query.progress()
         _check(progress[-1], turn)
         jvm_bytes, agent_bytes = _memory()
@@ -178,33 +166,16 @@ def measure(turn: Turn) -> Measured:
         restart_ms = (time.perf_counter() - started) * 1000
         query.stop()
     return Measured(
-        batches=[_batch(*pair) for pair in zip(progress[-workload.batches :], files, strict=True)],
+        batches=[_batch(*pair) for pair in zip(progress[-workload.batches :], map(len, grown), strict=True)],
         restart_ms=restart_ms,
         jvm_bytes=jvm_bytes,
         agent_bytes=agent_bytes,
-        files=len(written_to(before.state, after.state)),
-        bytes=growth(before.state_sizes, after.state_sizes),
-        own_files=len(written_to(before.own, after.own)),
-        own_bytes=growth(before.own_sizes, after.own_sizes),
-        disk_bytes=after.disk_bytes - before.disk_bytes,
+        files=len(set().union(*grown)),
+        bytes=sum(sum(files.values()) for files in grown),
+        own_files=len(own_grown),
+        own_bytes=sum(own_grown.values()),
+        disk_bytes=disk_bytes,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """Files and counters at one moment."""
-
-    state: Marks
-    state_sizes: Sizes
-    own: Marks
-    own_sizes: Sizes
-    disk_bytes: int
-
-    @classmethod
-    def at(cls, state: Sequence[Path], own: Sequence[Path]) -> _Look:
-        """Now."""
-        disk_bytes = sum(map(bytes_to_disk, _processes()))
-        return cls(marks(state), data_sizes(state), marks(own), data_sizes(own), disk_bytes)
 
 
 def _session(turn: Turn) -> SparkSession:
@@ -212,7 +183,8 @@ def _session(turn: Turn) -> SparkSession:
     builder = SparkSession.Builder().master("local[2]").appName("safekeeper bench")
     folder = Path(turn.folder)
     places = {"spark.local.dir": folder / "local", "spark.sql.warehouse.dir": folder / "warehouse"}
-    sizes = {"spark.driver.memory": turn.workload.heap, "spark.sql.shuffle.partitions": turn.workload.partitions}
+    heap = turn.workload.objects_heap if turn.arm == OBJECTS else turn.workload.heap
+    sizes = {"spark.driver.memory": heap, "spark.sql.shuffle.partitions": turn.workload.partitions}
     for name, value in {**_SETTINGS, **places, **sizes}.items():
         builder.config(name, str(value))
     return with_arm(builder, turn.arm, Path(turn.floor), folder / "store").getOrCreate()
@@ -243,7 +215,11 @@ def _jvm() -> int:
 
 
 def _processes() -> list[int]:
-    return [_jvm(), *agents_of(_jvm())]
+    return [_jvm(), *descendants([_jvm()], AGENT)]
+
+
+def _disk_bytes() -> int:
+    return sum(map(bytes_to_disk, _processes()))
 
 
 def _memory() -> tuple[int, int]:

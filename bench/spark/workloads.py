@@ -42,8 +42,10 @@ class Workload:
     """In each measured batch."""
     fills: int
     """How many batches fill the state."""
-    heap: str
-    """Of the JVM, enough for the arm that needs the most."""
+    heap: str = "4g"
+    """Of the JVM."""
+    objects_heap: str = "4g"
+    """The same for HDFSBacked, whose state is objects on the heap."""
     batches: int = 14
     partitions: int = 2
 
@@ -81,18 +83,18 @@ def _by_name(*workloads: Workload) -> dict[str, Workload]:
 
 
 WORKLOADS = _by_name(
-    Workload("aggregation-1M", "aggregation", 1_000_000, 100_000, 5, "6g"),
-    Workload("aggregation-5M", "aggregation", 5_000_000, 100_000, 5, "14g"),
-    Workload("join", "join", 500_000, 100_000, 12, "6g"),
-    Workload("deduplication", "deduplication", 1_000_000, 100_000, 5, "6g"),
-    Workload("partitions-200", "aggregation", 100_000, 100_000, 1, "6g", batches=5, partitions=200),
+    Workload("aggregation-1M", "aggregation", 1_000_000, 100_000, 5),
+    Workload("aggregation-5M", "aggregation", 5_000_000, 100_000, 5, objects_heap="14g"),
+    Workload("join", "join", 500_000, 100_000, 12),
+    Workload("deduplication", "deduplication", 1_000_000, 100_000, 5),
+    Workload("partitions-200", "aggregation", 100_000, 100_000, 1, batches=5, partitions=200),
 )
 
 QUICK = _by_name(
-    Workload("aggregation", "aggregation", 20_000, 4_000, 2, "1g", batches=4),
-    Workload("join", "join", 10_000, 4_000, 7, "1g", batches=4),
-    Workload("deduplication", "deduplication", 20_000, 4_000, 2, "1g", batches=4),
-    Workload("partitions-200", "aggregation", 2_000, 1_000, 1, "1g", batches=2, partitions=200),
+    Workload("aggregation", "aggregation", 20_000, 4_000, 2, "1g", "1g", batches=4),
+    Workload("join", "join", 10_000, 4_000, 7, "1g", "1g", batches=4),
+    Workload("deduplication", "deduplication", 20_000, 4_000, 2, "1g", "1g", batches=4),
+    Workload("partitions-200", "aggregation", 2_000, 1_000, 1, "1g", "1g", batches=3, partitions=200),
 )
 """The same at a size for everyday use."""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
+from threading import Lock
 
 from safekeeper.agent import frames
 from safekeeper.agent.budget import Budget
 from safekeeper.agent.frames import BadFrame, Body, Code, Kind
-from safekeeper.backend import MAX_VALUE_BYTES, CheckpointId, check_group
+from safekeeper.backend import MAX_VALUE_BYTES, Backend, CheckpointId, check_group
+from safekeeper.backends.hdfs.placement import Counts, SupportsPlacement
 from safekeeper.errors import BadId, Closed, Conflict, Corruption, SafekeeperError, TooLarge, Unavailable
 from safekeeper.keeper import SafeKeeper
 from safekeeper.queues.ticket import Ticket
@@ -46,6 +48,7 @@ class Answers:
 
     def __init__(self, keeper: SafeKeeper, value_bytes: int) -> None:
         self._keeper = keeper
+        self._placed = Placed(keeper.backend)
         self._values = Budget(value_bytes)
         self._expected = MAX_VALUE_BYTES  # twice the largest value read lately
 
@@ -70,11 +73,11 @@ class Answers:
         group, key, value = body.text(), body.blob(), body.blob()
         body.end()
         del body  # the value is a copy: hold the bytes once, not twice, while they are written
-        yield _stored([self._keeper.save(CheckpointId(group, key), value)], started)
+        yield self._stored([self._keeper.save(CheckpointId(group, key), value)], started)
 
     def _delete(self, body: Body) -> Replies:
         started = time.perf_counter()
-        yield _stored([self._keeper.forget(id) for id in _ids(body)], started)
+        yield self._stored([self._keeper.forget(id) for id in _ids(body)], started)
 
     def _keys(self, body: Body) -> Replies:
         started = time.perf_counter()
@@ -110,6 +113,28 @@ class Answers:
             at += len(some)
         yield _done(started)
 
+    def _stored(self, tickets: list[Ticket], started: float) -> Reply:
+        """DONE once all *tickets* are; those that shared a batch shared its sync."""
+        sync_seconds = max((ticket.result().sync_seconds for ticket in tickets), default=0.0)
+        return Kind.DONE, frames.done(time.perf_counter() - started, sync_seconds, *self._placed.take())
+
+
+class Placed:
+    """Counts the files of a backend that plans where they go, for whoever asks first."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend if isinstance(backend, SupportsPlacement) else None
+        self._lock = Lock()
+        self._told = Counts()
+
+    def take(self) -> tuple[int, int]:
+        """How many files were planned since the last call, and how many of these went where they were planned."""
+        if self._backend is None:
+            return 0, 0
+        with self._lock:
+            before, self._told = self._told, self._backend.placement_counts()
+            return self._told.planned - before.planned, self._told.hits - before.hits
+
 
 def failure(error: Exception) -> Reply:
     """The reply that says what went wrong in answering a request."""
@@ -118,13 +143,8 @@ def failure(error: Exception) -> Reply:
     return Kind.ERROR, frames.error(code, message)
 
 
-def _stored(tickets: list[Ticket], started: float) -> Reply:
-    """DONE once all *tickets* are; those that shared a batch shared its sync."""
-    return _done(started, max((ticket.result().sync_seconds for ticket in tickets), default=0.0))
-
-
-def _done(started: float, sync_seconds: float = 0.0) -> Reply:
-    return Kind.DONE, frames.done(time.perf_counter() - started, sync_seconds)
+def _done(started: float) -> Reply:
+    return Kind.DONE, frames.done(time.perf_counter() - started, 0.0)
 
 
 def _ids(body: Body) -> list[CheckpointId]:

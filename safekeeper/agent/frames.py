@@ -18,7 +18,7 @@ VERSION = 1
 HEAD = struct.Struct("<4sBIIQ")
 _CHECKED = struct.Struct("<BII")
 _U32 = struct.Struct("<I")
-_DONE = struct.Struct("<QQ")
+_DONE = struct.Struct("<QQII")
 _VALUE = struct.Struct("<IBI")
 _ERROR = struct.Struct("<BI")
 
@@ -99,9 +99,9 @@ def _checksum(kind: Kind, request: int, parts: Sequence[bytes], length: int) -> 
     return checksum.intdigest()
 
 
-def done(store_seconds: float, sync_seconds: float) -> list[bytes]:
+def done(store_seconds: float, sync_seconds: float, planned: int = 0, hits: int = 0) -> list[bytes]:
     """The body of a DONE."""
-    return [_DONE.pack(round(store_seconds * 1e6), round(sync_seconds * 1e6))]
+    return [_DONE.pack(round(store_seconds * 1e6), round(sync_seconds * 1e6), planned, hits)]
 
 
 def key_list(keys: Sequence[bytes]) -> list[bytes]:

@@ -56,6 +56,22 @@ def hbase(
         _run(HBaseServer(data, port=port))
 
 
+@app.command()
+def hdfs(
+    nodes: Annotated[int, typer.Option(help="How many DataNodes.")] = 3,
+    port: Annotated[int | None, typer.Option(help="The port of the NameNode; a free one if none.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Where the data stays; gone at the end if none.")] = None,
+) -> None:
+    """Start HDFS on 127.0.0.1, print the URL of a store in it, and keep it running until Ctrl-C.
+
+    The first time its jars are fetched with Maven, 43 MB.
+    """
+    from safekeeper.dev.hdfs import HdfsCluster, Node
+
+    with _folder(folder) as data:
+        _run(HdfsCluster(data, [Node()] * nodes, port=port))
+
+
 @contextmanager
 def _folder(given: Path | None) -> Iterator[Path]:
     """The folder that was *given*, or one that is gone afterwards."""

@@ -59,15 +59,17 @@ log4j.appender.console.layout.ConversionPattern=%d %p %c{1}: %m%n
 class ThriftServer(ServerProcess):
     """A Thrift 1 server on a free port of 127.0.0.1 (or on *port*), for the HBase whose settings are in *conf*.
 
-    *flags* are those of its command line: `-f` for the framed transport, `-threadpool -w 2` for two workers.
+    *flags* are those of its command line: `-f` for the framed transport, `-threadpool -w 2` for two workers. *user* is
+    who HBase takes it for, which without Kerberos believes what it is told; whoever runs it if None.
     """
 
-    def __init__(self, folder: Path, conf: Path, *flags: str, port: int | None = None) -> None:
+    def __init__(self, folder: Path, conf: Path, *flags: str, port: int | None = None, user: str | None = None) -> None:
         self.port = free_port() if port is None else port
         self._framed = "-f" in flags
         main = "org.apache.hadoop.hbase.thrift.ThriftServer"
         words = ["-p", str(self.port), "--infoport", "-1", "-b", "127.0.0.1", *flags, "start"]
-        super().__init__([*_java("256m", conf), main, *words], folder, "")
+        as_user = [f"-DHADOOP_USER_NAME={user}"] if user else []
+        super().__init__([*_java("256m", conf), *as_user, main, *words], folder, "")
 
     @property
     def url(self) -> str:

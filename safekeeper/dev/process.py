@@ -55,6 +55,11 @@ class ServerProcess:
 
     def start(self) -> None:
         """Start the server and wait until it is ready."""
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start the server without waiting for it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         # setpriv has the kernel kill the server when we die, and then becomes the server: same process id.
         command = [find_command("setpriv"), "--pdeathsig", "KILL", *self._command]
@@ -62,9 +67,12 @@ class ServerProcess:
             self._process = subprocess.Popen(
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
+
+    def wait_until_ready(self) -> None:
+        """Return when the server, which was launched, is ready."""
         give_up = time.monotonic() + _START_SECONDS
         while not self.is_ready():
-            if self._process.poll() is not None or time.monotonic() > give_up:
+            if self._process is None or self._process.poll() is not None or time.monotonic() > give_up:
                 self.kill()
                 said = " ".join(self.log.read_text(errors="replace").split())
                 raise DevError(f"{self._command[0]} did not start: {said[-500:]}")

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from safekeeper.dev.process import ServerProcess, free_port
-from safekeeper.spark.build import find_tool, spark_home
+from safekeeper.dev.process import ServerProcess, find_command, free_port
+from safekeeper.spark.build import spark_home
 
-_QUICK = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true")
+_JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dspark.decommission.enabled=true")
 
 
 class SparkWorker(ServerProcess):
@@ -56,7 +56,8 @@ class SparkCluster:
 
 
 def _command(name: str, host: str, port: int, *arguments: str) -> list[str]:
-    home = spark_home()
-    settings = ["-Dspark.decommission.enabled=true", "-Dspark.worker.ui.enabled=false"]
-    java = [find_tool("java"), *_QUICK, *settings, "-cp", f"{home}/jars/*", f"org.apache.spark.deploy.{name}"]
-    return [*java, "--host", host, "--port", str(port), "--webui-port", str(free_port()), *arguments]
+    """What starts a daemon of Spark. The script becomes the JVM, so that the process id is the daemon's."""
+    java = f"SPARK_DAEMON_JAVA_OPTS={' '.join(_JAVA_OPTIONS)}"
+    environment = [find_command("env"), java, "SPARK_DAEMON_MEMORY=256m", f"SPARK_LOCAL_IP={host}"]
+    script = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"]
+    return [*environment, *script, "--host", host, "--port", str(port), "--webui-port", str(free_port()), *arguments]

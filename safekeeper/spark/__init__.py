@@ -23,6 +23,7 @@ from safekeeper.backend import Scope
 from safekeeper.errors import SafekeeperError
 from safekeeper.registry import Url, guess
 from safekeeper.spark.build import BuildError, find_jar, find_tool
+from safekeeper.spark.peace import with_coordinator
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,12 +97,15 @@ def configure(builder: SparkSession.Builder, url: str, **options: object) -> Spa
     Call it before the first session of the process is made: Spark takes its jars when its JVM starts. That the JVM
     runs already is not an error if it has the jar, as under `spark-submit --jars`. *options* are those of `OPTIONS`.
 
+    With an `hdfs:` URL that has `placement=peace` and names no coordinator, one runs in this process from now on.
+
     What would make queries fail is found here, not in the first batch: `BadUrl` and `Unavailable` come from opening the
     backend, `BadSetup` says what else is wrong.
     """
     chosen: dict[str, object] = getattr(builder, "_options", {})
     is_running = _jvm_runs()
     master = str(chosen.get("spark.master") or _default_master(is_running))
+    url = with_coordinator(url)
     check_backend(url, master)
     if _is_local(master) and not (os.environ.get("PYSPARK_PYTHON") or chosen.get("spark.pyspark.python")):
         options.setdefault("python", sys.executable)

@@ -40,8 +40,9 @@ def test_a_deleted_key_is_gone_and_deleting_it_again_is_not_an_error(peer):
 
 
 def test_done_says_how_long_storing_and_syncing_took(peer):
-    store, sync = struct.unpack("<QQ", peer.put(b"a", b"1").body)
+    store, sync, planned, hits = struct.unpack("<QQII", peer.put(b"a", b"1").body)
     assert 0 < sync <= store
+    assert planned == hits == 0  # a backend that does not plan where its files go
 
 
 def test_the_largest_value_of_the_contract_goes_through(peer):

@@ -1,14 +1,29 @@
+"""`safekeeper bench all`: every script runs, what it says is kept and shown, and nothing of it stays behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
-from safekeeper.bench.everything import Outcome, Script, page, run, scripts
+import pytest
+
+from safekeeper import SafekeeperError
+from safekeeper.bench import everything
+from safekeeper.bench.everything import INTERRUPTED, Outcome, Script, run, run_all, run_apart, scripts
 from safekeeper.bench.goals import Goal, goals_in
 from safekeeper.bench.machine import Machine
+from safekeeper.bench.page import page
+
+SCRIPT = Script("some", "What some costs.", True)
+MACHINE = Machine.here()
 
 
 def test_every_script_is_found_and_no_module_that_is_none():
     found = {script.name: script for script in scripts()}
-    assert {"driver_speed", "thesis"} <= found.keys()
-    assert found["thesis"].has_quick
+    assert {"driver_speed", "driver_overhead", "keeper_overhead", "redis_overhead", "thesis"} <= found.keys()
+    assert all(script.has_quick for script in found.values())
     assert (
         found["thesis"].title == "The measurements of the S4 thesis again, with its settings, ours beside its figures."
     )
@@ -21,13 +36,18 @@ def test_goals_are_read_from_what_a_script_prints():
 
 
 def test_the_page_says_what_is_met_what_is_not_and_what_did_not_run():
-    script = Script("some", "What some costs.", True)
-    outcomes = [Outcome(script, f"12 ms\n{Goal('fast', False)}"), Outcome(script, "", "no module named redis")]
-    text = page(outcomes, Machine.here(), quick=True)
+    fails = replace(SCRIPT, name="other", has_quick=False)
+    outcomes = [
+        Outcome(SCRIPT, True, MACHINE, f"12 ms\n{Goal('fast', False)}"),
+        Outcome(fails, True, MACHINE, "", "no module named redis"),
+    ]
+    text = page(outcomes)
     assert "| fast | **no** | some |" in text
     assert "```\n12 ms\n" in text
     assert "It did not run to its end: no module named redis" in text
-    assert "`safekeeper bench all --quick`" in text
+    assert f"`python -m safekeeper.bench.some --quick`, {MACHINE.moment()}" in text
+    assert "`python -m safekeeper.bench.other`" in text
+    assert text.count(MACHINE.what()) == 1
 
 
 def test_a_script_that_fails_is_an_outcome():
@@ -35,7 +55,95 @@ def test_a_script_that_fails_is_an_outcome():
 
 
 def test_numbers_of_a_busy_machine_carry_a_warning():
-    idle = replace(Machine.here(), load=0.5, cores=2)
+    idle = replace(MACHINE, load=0.5, cores=2)
     assert not idle.warning()
-    assert "**The machine was busy" not in page([], idle, quick=False)
-    assert "**The machine was busy" in page([], replace(idle, load=30.0), quick=False)
+    assert "**The machine was busy" not in page([Outcome(SCRIPT, False, idle, "")])
+    assert "**The machine was busy" in page([Outcome(SCRIPT, False, replace(idle, load=30.0), "")])
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """Three scripts that are not run; the names of those that would be."""
+    ran = []
+
+    def run(script, *, quick):
+        ran.append(script.name)
+        return Outcome(script, quick, MACHINE, f"run {len(ran)}", INTERRUPTED if script.name == "c" else "")
+
+    monkeypatch.setattr(everything, "scripts", lambda: [replace(SCRIPT, name=name) for name in "abcd"])
+    monkeypatch.setattr(everything, "run", run)
+    return ran
+
+
+def test_results_are_kept_and_joined_with_those_of_earlier_runs(made_up, tmp_path):
+    run_all(quick=True, only=["b"], results=tmp_path / "new", said=str)
+    outcomes = run_all(quick=False, only=["a"], results=tmp_path / "new", said=str)
+    assert made_up == ["b", "a"]
+    assert [(outcome.script.name, outcome.output, outcome.quick) for outcome in outcomes] == [
+        ("a", "run 2", False),
+        ("b", "run 1", True),
+    ]
+    assert outcomes == [Outcome.of_json(outcome.to_json()) for outcome in outcomes]
+
+
+def test_after_an_interruption_what_was_found_is_returned_and_nothing_more_is_run(made_up):
+    assert [outcome.script.name for outcome in run_all(quick=True, said=str)] == ["a", "b", "c"]
+
+
+def test_a_script_that_does_not_exist_is_named(made_up):
+    with pytest.raises(SafekeeperError, match="no benchmark is called z: there are a, b, c, d"):
+        run_all(quick=True, only=["z"], said=str)
+
+
+# Starts a child that outlives its parent, tells its process and where temporary files go, then does as it is told.
+STARTS_A_CHILD = """
+import os, subprocess, sys, tempfile, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+file = tempfile.NamedTemporaryFile(delete=False)
+with open(sys.argv[1] + ".new", "w") as told:
+    told.write(f"{child.pid} {file.name}")
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+print("so far", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_what_a_script_leaves_behind_ends_with_it(tmp_path):
+    output, failure = run_apart([sys.executable, "-c", STARTS_A_CHILD, str(tmp_path / "told"), "0"])
+    assert (output, failure) == ("so far", "")
+    check_gone(tmp_path / "told")
+
+
+@pytest.mark.parametrize("number", (signal.SIGINT, signal.SIGTERM), ids=("Ctrl-C", "SIGTERM"))
+def test_whoever_is_told_to_end_takes_the_script_and_its_children_along(tmp_path, number):
+    told = tmp_path / "told"
+    code = "import signal, sys; from safekeeper.bench.everything import run_apart\n"
+    code += "signal.signal(signal.SIGTERM, signal.default_int_handler)\nprint(run_apart(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, sys.executable, "-c", STARTS_A_CHILD, str(told), "600"]
+    settings = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, text=True) as process:
+        eventually(told.exists)
+        process.send_signal(number)
+        assert process.communicate(timeout=60)[0] == f"{('so far', INTERRUPTED)}\n"
+    check_gone(told)
+
+
+def check_gone(told):
+    pid, file = told.read_text().split()
+    assert not os.path.exists(file)
+    eventually(lambda: not is_running(pid))
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def eventually(holds):
+    give_up = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)

@@ -46,3 +46,11 @@ def test_every_peer_keeps_what_it_is_given(name, tmp_path):
     arm.save_all([(b"b", b"2"), (b"a", b"3")])
     assert [arm.fetch(b"a"), arm.fetch(b"b"), arm.fetch(b"c")] == [b"3", b"2", None]
     arm.close()
+
+
+def test_a_goal_is_met_by_the_median_and_shows_the_spread():
+    rates = {"fast": iter([3.0, 4.0, 1.0]), "slow": iter([1.0, 1.0, 1.0])}
+    arms = {name: (lambda it=it: next(it)) for name, it in rates.items()}
+    result = interleave(arms, 3, "title", warm_up=False)
+    assert str(result.at_least(3, "fast", "slow")) == ("goal met: title: fast at least 3 times slow: 3.00 (1.00-4.00)")
+    assert not result.at_least(3.1, "fast", "slow").met

@@ -67,7 +67,7 @@ def test_coalesce_keeps_the_newest_of_each_id_and_says_so():
         with store.hold("write") as gate:
             first = keeper.save(A, b"0")
             gate.wait_for(1)
-            tickets = [keeper.save(id, b"%d" % n) for n in range(1, 100) for id in (A, B)]
+            tickets = [keeper.save(one, b"%d" % n) for n in range(1, 100) for one in (A, B)]
             metrics = keeper.metrics()
             assert (metrics.storage_queue_entries, metrics.superseded) == (2, 2 * 98)
             assert not any(ticket.done() for ticket in tickets)

@@ -62,6 +62,29 @@ def test_word_count_is_right_although_nodes_are_killed(scheme, tmp_path, long_fo
     assert counted == words_of(seed, length)
 
 
+@pytest.mark.crash
+def test_word_count_is_right_although_one_of_three_nodes_on_one_log_is_killed_and_restarted(tmp_path, long_form):
+    """The others go on meanwhile, and write to the same root."""
+    url, seed, length = f"log://{tmp_path}/store", 6, 40_000 if long_form else 8000
+    dice, stored = random.Random(seed), 0
+    others = [start(NODE, url, node, NODES, seed, length, 0) for node in range(1, NODES)]
+    for _ in range(30 if long_form else 3):
+        victim = start(NODE, url, 0, NODES, seed, length, stored)
+        victim.stdout.readline()
+        time.sleep(dice.random() * 0.3)
+        victim.send_signal(signal.SIGKILL)
+        reports, _ = victim.communicate()
+        stored = max([stored, *map(int, reports.split())])
+    for process in [start(NODE, url, 0, NODES, seed, length, stored), *others]:
+        reports, _ = process.communicate(timeout=240)
+        assert process.returncode == 0
+        assert reports.endswith(f"{length}\n")
+    with SafeKeeper(url) as keeper:
+        counted = {word: count for word, (count, _) in keeper.recover("WordCounter")}
+    assert counted == words_of(seed, length)
+    assert 2 <= len(list((tmp_path / "store").glob("writer-*"))) <= NODES
+
+
 class Client(threading.Thread):
     """Sends texts until told to stop, and remembers what was sent and what was answered."""
 

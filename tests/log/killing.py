@@ -12,7 +12,7 @@ def kill(store: LogBackend) -> None:
     if log is not None and log._writing is not None:
         log._writing.background.stop()
         log._writing.appender._abandon()
-        log.store.close()
+        log.root.close()
     claim._close_in_child()
     shared._forget_in_child()
     store._log = None

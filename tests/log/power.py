@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from threading import Lock
@@ -100,6 +100,10 @@ class RecordingFiles(QuickFiles):
             self.operations.append(Operation("name", number, target.parent, target.name))
             self.operations.append(Operation("no name", path=source.parent, name=source.name))
 
+    def move_folder(self, source: Path, target: Path) -> None:
+        super().move_folder(source, target)
+        self._add(Operation("move", path=source, name=target.name))
+
     def remove(self, path: Path) -> None:
         super().remove(path)
         self._add(Operation("no name", path=path.parent, name=path.name))
@@ -112,11 +116,22 @@ class RecordingFiles(QuickFiles):
             self.operations.append(operation)
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What is found after a power cut."""
+
+    folders: set[Path]
+    files: dict[Path, bytes]
+
+
 @dataclass(slots=True)
 class Disk:
-    """What is durable, and what has been done since."""
+    """What is durable, and what has been done since. A folder goes by its first name, wherever it is by now."""
 
     folders: set[Path] = field(default_factory=set)
+    first_names: dict[Path, Path] = field(default_factory=dict)
+    places: dict[Path, Path] = field(default_factory=dict)
+    pending_moves: list[tuple[Path, Path]] = field(default_factory=list)
     names: dict[tuple[Path, str], int] = field(default_factory=dict)
     contents: dict[int, bytearray] = field(default_factory=dict)
     pending_names: list[Operation] = field(default_factory=list)
@@ -125,7 +140,13 @@ class Disk:
 
     def do(self, operation: Operation) -> None:
         """Take one step."""
+        path = self.first_names.get(operation.path, operation.path)
+        operation = replace(operation, path=path)
         match operation.kind:
+            case "move":
+                target = path.parent / operation.name
+                self.first_names[target] = path
+                self.pending_moves.append((path, target))
             case "folder":
                 self.folders.add(operation.path)
             case "name" | "no name":
@@ -142,10 +163,14 @@ class Disk:
                     if change.path == operation.path:
                         _rename(self.names, change)
                 self.pending_names = [change for change in self.pending_names if change.path != operation.path]
+                for folder, place in self.pending_moves:
+                    if folder.parent == operation.path:
+                        self.places[folder] = place
+                self.pending_moves = [move for move in self.pending_moves if move[0].parent != operation.path]
             case "content":
                 self.unsynced[operation.path, operation.name] = operation.data
 
-    def after_a_power_cut(self, how: str, random: Random) -> dict[Path, bytes]:
+    def after_a_power_cut(self, how: str, random: Random) -> Cut:
         """A state in which the files may be found.
 
         *how* is "lost" (all that was not synced), "kept" (nothing is lost), "names" (only writes are lost), "writes"
@@ -162,11 +187,15 @@ class Disk:
             elif how == "random":
                 for offset, piece in _torn(write, random):
                     _apply(contents.setdefault(write.file, bytearray()), offset, piece)
-        found = {folder / name: bytes(contents.get(number, b"")) for (folder, name), number in names.items()}
+        places = {folder: folder for folder in self.folders} | self.places
+        for folder, place in self.pending_moves:
+            if how in ("kept", "names") or (how == "random" and random.random() < 0.5):
+                places[folder] = place
+        found = {places[folder] / name: bytes(contents.get(number, b"")) for (folder, name), number in names.items()}
         for (folder, name), content in self.unsynced.items():
             if how in ("kept", "names", "writes") or (how == "random" and random.random() < 0.5):
-                found[folder / name] = content
-        return found
+                found[places[folder] / name] = content
+        return Cut({*places.values()}, found)
 
 
 def _rename(names: dict[tuple[Path, str], int], change: Operation) -> None:
@@ -191,11 +220,11 @@ def _torn(write: Operation, random: Random) -> Iterator[tuple[int, bytes]]:
             yield low, write.data[low - start : high - start]
 
 
-def restore(disk: Disk, found: dict[Path, bytes], source: Path, target: Path) -> None:
+def restore(cut: Cut, source: Path, target: Path) -> None:
     """Put the files of a power cut below *target*, as they were below *source*."""
-    for folder in sorted(disk.folders):
+    for folder in sorted(cut.folders):
         (target / folder.relative_to(source)).mkdir(parents=True, exist_ok=True)
-    for path, content in found.items():
+    for path, content in cut.files.items():
         place = target / path.relative_to(source)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(content)

@@ -299,7 +299,7 @@ def test_an_index_that_lies_with_a_good_checksum_never_gives_somebody_elses_valu
     with LogBackend(tmp_path / "store", OPTIONS) as store:
         store.write(Batch({a: b"of a", b: b"of b"}))
         store.compact()
-        table = store._log.store.state.index.table
+        table = store._log.root.own.state.index.table
         table.places = table.places[::-1]
         for id in (a, b):
             with pytest.raises(Corruption, match="where the index says"):

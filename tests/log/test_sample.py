@@ -1,4 +1,4 @@
-"""A store that version 1 of the format wrote must open forever."""
+"""A store that any version of the format wrote must open forever."""
 
 import shutil
 from pathlib import Path
@@ -7,6 +7,8 @@ import pytest
 
 from safekeeper import Batch, CheckpointId, Columns
 from safekeeper.backends.log import LogBackend, LogOptions
+from safekeeper.backends.log.manifest import VERSION
+from safekeeper.testing.peer import Peer
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -14,10 +16,13 @@ SAMPLES = Path(__file__).parent / "samples"
 def write_sample(root: Path) -> None:
     """How a sample was made: records, columns, graves, a moved segment, an index file and a tail that it does not know.
 
-    Never run again for a version that exists: the files under `samples/` are what old stores look like.
+    From version 2 on, by two writers: the first one has older values, a deleted id, and one value that nobody has
+    replaced. Never run again for a version that exists: the files under `samples/` are what old stores look like.
     """
-    with LogBackend(root, LogOptions(segment=4096)) as store:
-        store.write(Batch({id: value for id, value in EXPECTED.items() if id.group == "records"}))
+    with Peer(f"log://{root}?segment=4K") as other, LogBackend(root, LogOptions(segment=4096)) as store:
+        other.write(Batch(dict.fromkeys(EXPECTED, b"older")))
+        other.write(Batch({CheckpointId("records", b"deleted"): b"older", EMPTY_KEY: EXPECTED[EMPTY_KEY]}))
+        store.write(Batch({id: value for id, value in EXPECTED.items() if id.group == "records" and id.key}))
         columns = {id.key: value for id, value in EXPECTED.items() if id.group == "columns"}
         store.write(Batch.of_columns(Columns.of("columns", list(columns), list(columns.values()))))
         store.compact()  # nothing is dead: these two stay where they are
@@ -29,8 +34,9 @@ def write_sample(root: Path) -> None:
         store.write(batch)
 
 
+EMPTY_KEY = CheckpointId("records", b"")
 EXPECTED = {
-    CheckpointId("records", b""): b"an empty key",
+    EMPTY_KEY: b"an empty key",
     CheckpointId("records", b"empty"): b"",
     CheckpointId("records", b"long"): bytes(range(256)) * 2,
     CheckpointId("columns", b"x"): b"first",
@@ -60,6 +66,4 @@ def test_a_store_of_an_old_version_opens_and_can_be_written(version, tmp_path):
 
 
 def test_there_is_a_sample_of_every_version():
-    from safekeeper.backends.log.format import VERSION
-
     assert {path.name for path in SAMPLES.iterdir()} == {f"version-{number}" for number in range(1, VERSION + 1)}

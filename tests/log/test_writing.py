@@ -1,4 +1,4 @@
-"""One writer: who may write, what a failing disk does, what is shared and what is left behind."""
+"""A writer: who may write, what a failing disk does, what is shared and what is left behind."""
 
 import errno
 import os
@@ -37,12 +37,14 @@ def get(store: LogBackend, name: str) -> bytes | None:
     return store.read([id_of(name)])[0]
 
 
-# --- one writer at a time ---------------------------------------------------------------------------------------------
+# --- who writes -------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_writer_is_refused_with_a_sentence_that_names_the_first_ones_process(tmp_path):
+def test_a_writer_of_version_1_shares_no_root_and_is_named_in_the_refusal(tmp_path):
     with Peer(f"log://{tmp_path}/store") as peer, safekeeper.open(f"log://{tmp_path}/store") as store:
         peer.write(Batch({id_of("a"): b"theirs"}))
+        (manifest,) = (tmp_path / "store").glob("*/manifest")
+        manifest.write_bytes(manifest.read_bytes().replace(b"safekeeper-log 2 ", b"safekeeper-log 1 ", 1))
         with pytest.raises(Conflict, match=f"is being written by process {peer._process.pid} on .*: close it there"):
             put(store, a=b"ours")
         assert get(store, "a") == b"theirs"
@@ -379,12 +381,12 @@ def test_a_deleted_id_does_not_come_back_from_an_old_segment_when_its_grave_is_c
         delete = Batch()
         delete.delete(id_of("victim"))
         store.write(delete)
-        (graves_segment,) = store._log.store.state.segments.keys() - {1}
+        (graves_segment,) = store._log.root.own.state.segments.keys() - {1}
         for turn in range(100):
             put(store, filler=bytes([turn]) * 400)
         wait_for_a_pass(store)
-        assert 1 in store._log.store.state.segments
-        assert graves_segment not in store._log.store.state.segments
+        assert 1 in store._log.root.own.state.segments
+        assert graves_segment not in store._log.root.own.state.segments
     without_index(root)
     with LogBackend(root, options) as store:
         assert get(store, "victim") is None, "the grave was dropped before what it hides"

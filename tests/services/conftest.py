@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing, suppress
 import pytest
 
 from safekeeper.dev.hbase import HBaseServer
+from safekeeper.dev.hdfs import HdfsCluster, Node
 from safekeeper.dev.redis import RedisCluster, RedisServer, make_certificate
 
 
@@ -60,6 +61,19 @@ def hbase(servers):
 def hbase_url(hbase):
     """The URL of a store in HBase that nobody has written to yet."""
     return f"hbase://127.0.0.1:{hbase.port}/test_{secrets.token_hex(6)}"
+
+
+@pytest.fixture(scope="session")
+def hdfs(servers):
+    """A NameNode and four DataNodes: one more than a file has replicas, so that one can be lost."""
+    with HdfsCluster(servers / "hdfs", [Node()] * 4) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def hdfs_url(hdfs):
+    """The URL of a store in HDFS that nobody has written to yet."""
+    return f"hdfs://{hdfs.name_node.address}/test-{secrets.token_hex(6)}"
 
 
 @pytest.fixture

@@ -82,8 +82,9 @@ def test_a_server_that_does_not_start_says_why(tmp_path):
 
 
 @pytest.mark.timeout(600)
-def test_hbase_ends_with_whoever_started_it_however_that_ends(dev):
-    process, url = dev("hbase")
+@pytest.mark.parametrize("arguments", (["hbase"], ["hdfs", "--nodes", "1"]), ids=" ".join)
+def test_a_java_server_ends_with_whoever_started_it_however_that_ends(dev, arguments):
+    process, url = dev(*arguments)
     with safekeeper.open(url) as store:
         store.write(Batch({A: b"value"}))
         assert store.read([A]) == [b"value"]

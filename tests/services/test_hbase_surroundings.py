@@ -5,14 +5,11 @@ import threading
 from contextlib import closing, suppress
 
 import pytest
-from Hbase_thrift import IOError as HBaseError
 
 import safekeeper
 from safekeeper import BadUrl, Batch, CheckpointId, Unavailable
 from safekeeper.backend import MAX_KEY_BYTES, MAX_VALUE_BYTES
-from safekeeper.backends.hbase.options import Place
-from safekeeper.backends.hbase.trouble import Misconfigured, explain
-from safekeeper.dev.hbase import ThriftServer
+from safekeeper.dev.hbase import HBaseServer, ThriftServer
 
 A = CheckpointId("g", b"a")
 
@@ -154,11 +151,26 @@ def test_a_disabled_table_is_one_clear_line_and_nothing_is_lost(admin, hbase_url
         assert store.read([A]) == [b"newer"]
 
 
-def test_no_permission_is_one_clear_line():
-    said = b"org.apache.hadoop.hbase.security.AccessDeniedException: Insufficient permissions\n\tat org.apache..."
-    error = explain(Place("host", 9090, "t"), HBaseError(message=said))
-    assert isinstance(error, Misconfigured)
-    assert str(error) == "host:9090: the Thrift server's user may not do this with the table t: grant it RWC"
+@pytest.fixture(scope="module")
+def guest(servers):
+    """A Thrift server whose user an HBase of its own lets do nothing."""
+    guard = "org.apache.hadoop.hbase.security.access.AccessController"
+    settings = {f"hbase_coprocessor_{kind}_classes": guard for kind in ("master", "region", "regionserver")}
+    with (
+        HBaseServer(servers / "guarded", hbase_security_authorization="true", **settings) as server,
+        ThriftServer(servers / "guest", server.conf, user="guest") as guest,
+    ):
+        write(server.url)  # whoever runs it may do everything
+        yield guest
+
+
+@pytest.mark.parametrize("table", ("mine", "safekeeper"), ids=("to create", "to write"))
+def test_no_permission_is_one_clear_line(guest, table):
+    with pytest.raises((BadUrl, Unavailable)) as raised:
+        write(f"hbase://127.0.0.1:{guest.port}/{table}")
+    assert str(raised.value) == (
+        f"127.0.0.1:{guest.port}: the Thrift server's user may not do this with the table {table}: grant it RWC"
+    )
 
 
 def test_the_largest_key_and_value_fit(hbase_url):

@@ -10,7 +10,6 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from safekeeper.registry import BUNDLED
 from safekeeper.spark import PREFIX, PROVIDER, configure
 from safekeeper.testing.entry_point import write_entry_points
+from safekeeper.testing.processes import AGENT, descendants
 
 STATE = "spark.sql.streaming.stateStore."
 SPARKS_OWN = "org.apache.spark.sql.execution.streaming.state."
@@ -195,14 +195,4 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, st
 @pytest.fixture(scope="session")
 def agents_of() -> Callable[[int], list[int]]:
     """Finds the processes of the agents that a JVM has started, by its process id."""
-
-    def agents_of(jvm: int) -> list[int]:
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(FileNotFoundError, ProcessLookupError):
-                parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-                if parent == jvm and b"safekeeper.agent" in (process / "cmdline").read_bytes():
-                    found.append(int(process.name))
-        return found
-
-    return agents_of
+    return lambda jvm: descendants([jvm], AGENT)

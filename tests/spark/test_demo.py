@@ -23,5 +23,6 @@ def test_a_driver_that_is_killed_half_way_counts_exactly_when_it_is_started_agai
 def test_a_driver_that_fails_by_itself_is_reported_with_what_it_said(environment, tmp_path):
     driver = Driver(tmp_path, "fil:///x")
     assert list(driver.batches()) == []
-    with pytest.raises(DriverFailed, match="did you mean 'file'"):
-        driver.check()
+    for _ in range(2):  # once by whoever follows it to its end, once by whoever has started it
+        with pytest.raises(DriverFailed, match="did you mean 'file'"):
+            driver.check()

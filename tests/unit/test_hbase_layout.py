@@ -3,12 +3,12 @@
 import pytest
 
 from safekeeper import Corruption
+from safekeeper.backends.checked import check
 from safekeeper.backends.hbase.layout import (
     CHECKPOINT,
     FIRST_GROUP,
     PART_BYTES,
     Head,
-    check,
     decode,
     encode,
     group_of,

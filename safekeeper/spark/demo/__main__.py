@@ -76,8 +76,9 @@ class Driver:
         self._process.stdin = None  # or `communicate` would use it
 
     def check(self) -> None:
-        """Wait for its end. Raise `DriverFailed` if that was not a good one."""
-        self._process.communicate()
+        """Wait for its end. Raise `DriverFailed` if that was not a good one. It may be called again."""
+        if self._process.returncode is None:
+            self._process.communicate()
         if self._process.returncode:
             raise DriverFailed("\n".join(self._log.read_text().splitlines()[-20:]))
 

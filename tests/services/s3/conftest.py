@@ -1,58 +1,25 @@
 """A real S3 server on loopback (moto's), and a proxy before it that breaks requests in the ways a network does."""
 
 import contextlib
-import os
 import queue
 import re
 import secrets
 import socket
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass, field
 
-import fsspec
 import pytest
 
-# Moto's own command answers 500 now and then when requests come at the same time: its dicts know no threads.
-SERVER = """
-import threading
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
-moto, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
-def one_at_a_time(environ, start_response):
-    with lock:
-        return [b"".join(moto(environ, start_response))]
-server = make_server("127.0.0.1", 0, one_at_a_time, threaded=True)
-print(server.port, flush=True)
-server.serve_forever()
-"""
-SETTINGS = {
-    "AWS_ACCESS_KEY_ID": "test",
-    "AWS_SECRET_ACCESS_KEY": "test",
-    "AWS_DEFAULT_REGION": "us-east-1",
-    "AWS_EC2_METADATA_DISABLED": "true",
-    "AWS_CONFIG_FILE": os.devnull,
-    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-}
+from safekeeper.dev.s3 import SETTINGS, S3Server
 
 
-@dataclass(frozen=True)
-class Server:
-    port: int
-
+class Server(S3Server):
     def url(self, place, *options, port=None):
         endpoint = f"endpoint-url=http://127.0.0.1:{port or self.port}"
         return f"objects+s3://{place}?{'&'.join((endpoint, *options))}"
 
     def objects(self, place):
-        files = fsspec.filesystem("s3", endpoint_url=f"http://127.0.0.1:{self.port}", use_listings_cache=False)
-        return files.find(place, prefix="")
-
-    def make_bucket(self):
-        name = f"bucket-{secrets.token_hex(6)}"
-        fsspec.filesystem("s3", endpoint_url=f"http://127.0.0.1:{self.port}").mkdir(name)
-        return name
+        return self.client().find(place, prefix="")
 
 
 @pytest.fixture(scope="session")
@@ -60,17 +27,8 @@ def s3(tmp_path_factory):
     with pytest.MonkeyPatch.context() as environment:
         for name, value in SETTINGS.items():
             environment.setenv(name, value)
-        log = tmp_path_factory.mktemp("s3") / "log"
-        with (
-            open(log, "wb") as errors,
-            subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=errors) as process,
-        ):
-            try:
-                port = process.stdout.readline()
-                assert port, f"moto's server did not start: {log.read_text()}"
-                yield Server(int(port))
-            finally:
-                process.kill()
+        with Server(tmp_path_factory.mktemp("s3")) as server:
+            yield server
 
 
 @pytest.fixture(scope="session")

@@ -22,11 +22,11 @@ import pytest
 
 from safekeeper.dev.spark import SparkCluster
 from safekeeper.spark.build import spark_home
+from safekeeper.testing.processes import AGENT, descendants
 
 START = datetime(2024, 1, 1)
 SIDES = ("left", "right")
 EXECUTOR = b"CoarseGrainedExecutorBackend"
-AGENT = b"safekeeper.agent"
 
 Counts = Counter[tuple[str, str]]
 
@@ -83,9 +83,11 @@ class Driver:
     def __init__(self, stream: Stream, master: str, url: str, settings: dict[str, str]) -> None:
         self._log = stream.folder / "driver.log"
         command = [sys.executable, str(Path(__file__).with_name("driver.py")), str(stream.folder), master, url]
+        given = map("=".join, settings.items())
+        surroundings = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"}
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                [*command, *map("=".join, settings.items())], stdout=subprocess.PIPE, stderr=log, text=True
+                [*command, *given], env=surroundings, stdout=subprocess.PIPE, stderr=log, text=True
             )
         self._roots: list[int] = []
         """The processes that executors descend from, besides its own JVM."""
@@ -129,25 +131,11 @@ class Driver:
         for pid in (self.jvm, self._process.pid):
             if pid:
                 send(pid, signal.SIGKILL)
-        self._process.communicate()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
         if self._application:  # where `local-cluster` has its executors' files
             shutil.rmtree(spark_home() / "work" / self._application, ignore_errors=True)
-
-
-def descendants(roots: list[int], having: bytes) -> list[int]:
-    """The processes below *roots* whose command line has some text, oldest first."""
-    parents, found = {}, []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            if having in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
-    return sorted(pid for pid in found if any(above in roots for above in ancestors(pid, parents)))
-
-
-def ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
-    while pid := parents.get(pid, 0):
-        yield pid
 
 
 def send(pid: int, number: signal.Signals) -> None:

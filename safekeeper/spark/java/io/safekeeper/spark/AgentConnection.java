@@ -38,8 +38,11 @@ final class AgentConnection implements Closeable {
   private final StreamingXXHash64 hash = XXHashFactory.fastestInstance().newStreamingHash64(0);
   private int request;
 
-  /** How long the agent took to make a write durable, and the store's sync of it, in microseconds. */
-  record Done(long storeMicros, long syncMicros) {}
+  /**
+   * How long the agent took to make a write durable, and the store's sync of it, in microseconds; how many files of the
+   * store were planned for certain servers since the agent was asked last, and how many of these went there.
+   */
+  record Done(long storeMicros, long syncMicros, int planned, int hits) {}
 
   private record Message(int kind, ByteBuffer body) {}
 
@@ -153,7 +156,8 @@ final class AgentConnection implements Closeable {
     if (message.kind != DONE) {
       throw new IOException("the agent answered with a frame of kind " + message.kind);
     }
-    return new Done(message.body.getLong(), message.body.getLong());
+    ByteBuffer body = message.body;
+    return new Done(body.getLong(), body.getLong(), body.getInt(), body.getInt());
   }
 
   /** The checksum over kind, request, length and body. */

@@ -51,6 +51,8 @@ final class Commits {
     private long bytes;
     private long micros;
     private long storeMicros;
+    private long planned;
+    private long hits;
 
     private Writer(CommitKey key) {
       this.key = key;
@@ -68,7 +70,10 @@ final class Commits {
 
     private void put(byte[] name, ByteBuffer value) throws IOException {
       long started = System.nanoTime();
-      storeMicros += agent.ask(connection -> connection.put(group, name, value)).storeMicros();
+      AgentConnection.Done done = agent.ask(connection -> connection.put(group, name, value));
+      storeMicros += done.storeMicros();
+      planned += done.planned();
+      hits += done.hits();
       micros += (System.nanoTime() - started) / 1000;
       bytes += value.remaining();
     }
@@ -86,6 +91,16 @@ final class Commits {
     /** How much of it the store took. */
     long storeMicros() {
       return storeMicros;
+    }
+
+    /** How many files the store had planned for certain servers. */
+    long planned() {
+      return planned;
+    }
+
+    /** How many of these went there. */
+    long hits() {
+      return hits;
     }
   }
 

@@ -37,7 +37,9 @@ final class LoadedState {
       long appended,
       long cleaned,
       long shipped,
-      long agentRestarts) {}
+      long agentRestarts,
+      long planned,
+      long hits) {}
 
   LoadedState(Commits commits, Settings settings, Supplier<StateLog> newLog) {
     this.commits = commits;
@@ -207,6 +209,8 @@ final class LoadedState {
         appended,
         cleaned,
         writer.bytes(),
-        commits.takeAgentRestarts());
+        commits.takeAgentRestarts(),
+        writer.planned(),
+        writer.hits());
   }
 }

@@ -34,6 +34,10 @@ final class Metrics {
       size("safekeeperExtentBytes", "size of the changes that a restart would have to replay", true);
   private static final StateStoreCustomMetric RESTARTS =
       new StateStoreCustomSumMetric("safekeeperAgentRestarts", "agents that had to be started again");
+  private static final StateStoreCustomMetric PLANNED =
+      new StateStoreCustomSumMetric("safekeeperPlannedFiles", "files that were planned for certain servers");
+  private static final StateStoreCustomMetric HITS =
+      new StateStoreCustomSumMetric("safekeeperFilesAsPlanned", "files that went to the planned servers");
   private static final StateStoreCustomMetric FORCED =
       new StateStoreCustomSumMetric("forceSnapshotCount", "number of stores that had forced snapshot");
 
@@ -41,7 +45,8 @@ final class Metrics {
 
   static Seq<StateStoreCustomMetric> all() {
     return CollectionConverters.asScala(List.of(
-            FRAME, AGENT, STORE, LOAD, COMMITS_READ, APPENDED, CLEANED, SHIPPED, LIVE, EXTENT, RESTARTS, FORCED))
+            FRAME, AGENT, STORE, LOAD, COMMITS_READ, APPENDED, CLEANED, SHIPPED, LIVE, EXTENT, RESTARTS, PLANNED, HITS,
+            FORCED))
         .toSeq();
   }
 
@@ -60,6 +65,8 @@ final class Metrics {
     values.put(LIVE, state.log().liveBytes());
     values.put(EXTENT, state.log().extentBytes());
     values.put(RESTARTS, commit == null ? 0L : commit.agentRestarts());
+    values.put(PLANNED, commit == null ? 0L : commit.planned());
+    values.put(HITS, commit == null ? 0L : commit.hits());
     values.put(FORCED, forced ? 1L : 0L);
     return new StateStoreMetrics(
         keys,

@@ -1,12 +1,12 @@
-"""The clock of `hbase:`, on a server whose clock and network are made up."""
+"""The clock of `hbase:` and `hdfs:`, on a server whose clock and network are made up."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from safekeeper import Unavailable
-from safekeeper.backends.hbase import clock
-from safekeeper.backends.hbase.clock import Bounds, Clock, Reading
+from safekeeper.backends import server_clock as clock
+from safekeeper.backends.server_clock import Bounds, Clock, Reading
 
 
 class World:
@@ -79,6 +79,18 @@ def test_a_network_that_is_always_as_quick_leaves_nothing_to_wait_for(monkeypatc
     world = World(monkeypatch, 10**13)
     host = Host(world, monkeypatch, 0, lambda: 400)
     host.write()
+    world.slept = 0
+    for _ in range(1000):
+        host.write()
+    assert world.slept < 0.1 * 1000 * 800
+
+
+def test_a_server_that_is_slow_at_first_is_soon_waited_for_no_more(monkeypatch):
+    world = World(monkeypatch, 10**13)
+    delays = iter([30_000] * 16)
+    host = Host(world, monkeypatch, 0, lambda: next(delays, 400))
+    for _ in range(150):
+        host.write()
     world.slept = 0
     for _ in range(1000):
         host.write()

@@ -1,17 +1,18 @@
 """The time that every write carries, so that whichever write began later wins, however late another one arrives.
 
 HBase keeps, of all that was put into a cell, what has the highest timestamp; a delete hides what is not newer than
-itself. Left to the server, a timestamp is the moment of arrival: a put whose caller gave up long ago would undo a newer
-one. So the writer gives the timestamp. Taken from the writer's own clock, though, a host whose clock is behind could
-write without effect; so all writers go by one clock, that of the region server which holds the rows of clocks.
+itself. A reader of `hdfs:` takes, of all records of an id, the one with the highest sequence. So the writer gives a
+time. Given by the server instead, it would be the moment of arrival: a put whose caller gave up long ago would undo a
+newer one. Taken from the writer's own clock, a host whose clock is behind could write without effect. So all writers go
+by one clock: that of the region server which holds the rows of clocks, or that of the NameNode.
 
 A handle measures how far that clock is ahead of its own. It is somewhere between two bounds: not behind what it showed
 when an answer came, not ahead of what it showed when the question was sent. A write takes the upper bound as its time,
 and returns only when the lower bound has passed that. So when it has returned the server's clock has passed its time,
 and whoever writes after that takes a later one. The bounds are about as far apart as the quickest question took, and a
-write takes as long itself: there is hardly ever anything left to wait for.
+write takes longer than that: there is hardly ever anything left to wait for.
 
-Timestamps are in microseconds; HBase compares them and nothing else.
+Times are in microseconds; they are compared and nothing else.
 """
 
 from __future__ import annotations
@@ -23,13 +24,12 @@ from dataclasses import dataclass
 
 from safekeeper.errors import Unavailable
 
-_READINGS, _FEW_READINGS = 8, 2
-_MANY_WRITES = 100
-"""Since the last readings: whoever writes as much gains more from narrow bounds than further readings cost."""
-_SHARE = 40
-"""Readings take up at most one part in so many of the time of somebody who writes much."""
+_FIRST_READINGS, _FEW_READINGS = 8, 2
+_WORTH = 8
+"""Writers that have waited so many times as long as a reading takes read again. So readings cost little beside what is
+waited for, slow ones are soon followed by better ones, and who never waits needs none."""
 _SELDOM = 10_000_000
-"""How often the others read, in microseconds."""
+"""How often the clock is read at least, in microseconds."""
 _DRIFT = 50e-6
 """How far two clocks come apart, at most: 50 microseconds in a second."""
 _OVERSLEPT = 1_000
@@ -80,14 +80,19 @@ def now() -> int:
 
 
 class Clock:
-    """Gives out the times of writes. *read* asks the server; None means that this time nothing was learned."""
+    """Gives out the times of writes. *read* asks the server; None means that this time nothing was learned.
 
-    def __init__(self, read: Callable[[], Reading | None]) -> None:
+    With *eager*, somebody who has waited much asks more often than every ten seconds, for narrower bounds.
+    """
+
+    def __init__(self, read: Callable[[], Reading | None], *, eager: bool = True) -> None:
         self._read = read
+        self._eager = eager
         self._lock = threading.Lock()
         self._bounds: Bounds | None = None
-        self._learned_at = self._learning_took = 0
-        self._writes = 0
+        self._learned_at = self._reading_took = 0
+        self._way = 0.0
+        self._waited = 0
         self._last = 0
 
     def next(self, after: int = 0) -> int:
@@ -95,16 +100,23 @@ class Clock:
         bounds = self._current_bounds()
         with self._lock:
             moment = now()
-            self._writes += 1
             self._last = max(self._last, after, int(moment + bounds.later(moment).high)) + 1
             return self._last
 
     def settle(self, timestamp: int) -> None:
         """Return when every write that begins afterwards, anywhere, gets a later time than *timestamp*."""
-        while (left := timestamp - self._passed()) >= 0:
-            if left > _JUMP:
-                return
+        if self._passed() > timestamp:
+            return
+        started = now()
+        while 0 <= (left := timestamp - self._passed()) <= _JUMP:
             time.sleep(max(0, left - _OVERSLEPT) / 1_000_000)
+        with self._lock:
+            self._waited += now() - started
+
+    def uncertainty(self) -> float:
+        """How far apart the bounds are now, in microseconds."""
+        bounds = self._bounds
+        return bounds.later(now()).high - bounds.later(now()).low if bounds is not None else float("inf")
 
     def _passed(self) -> int:
         """What the server's clock has passed for certain."""
@@ -114,34 +126,35 @@ class Clock:
     def _current_bounds(self) -> Bounds:
         with self._lock:
             bounds, age = self._bounds, now() - self._learned_at
-            often = self._writes > _MANY_WRITES and age > _SHARE * self._learning_took
-            due = bounds is None or often or age > _SELDOM
+            worth_it = self._eager and self._waited > _WORTH * self._reading_took
+            due = bounds is None or worth_it or age > _SELDOM
             if due:  # this thread reads; the others go on with what is known
-                self._learned_at, self._writes = now(), 0
+                self._learned_at, self._waited = now(), 0
         if not due and bounds is not None:
             return bounds
-        return self._learn(_READINGS if often or bounds is None else _FEW_READINGS)
+        return self._learn(_FIRST_READINGS if bounds is None else 1 if worth_it else _FEW_READINGS)
 
     def _learn(self, readings: int) -> Bounds:
         """Ask the server, without keeping other threads waiting for the answers."""
-        started, way = now(), 0.0
         for _ in range(readings):
-            self._wait_for_tick(way)
+            started = now()
+            self._wait_for_tick()
             reading = self._read()
             if reading is not None:
-                way = (reading.received - reading.sent) / 2
+                self._way = (reading.received - reading.sent) / 2
                 bounds = Bounds.of(reading)
                 with self._lock:
                     self._bounds = bounds if self._bounds is None else self._bounds.narrowed(bounds)
         with self._lock:
             self._learned_at = now()
-            self._learning_took = self._learned_at - started
+            self._reading_took = self._learned_at - started
         if self._bounds is None:
             raise Unavailable("the server's clock could not be read: too many others read it, try again")
         return self._bounds
 
-    def _wait_for_tick(self, way: float) -> None:
-        """Return when a question that takes *way* to the server would get there as its clock shows a new millisecond.
+    def _wait_for_tick(self) -> None:
+        """Return when a question would get to the server as its clock shows a new millisecond, if it takes as long as
+        the last one.
 
         Whether it then comes a little before or after that, one of the bounds gets as close as it can; at any other
         moment the answer tells less, by up to a millisecond.
@@ -149,4 +162,4 @@ class Clock:
         if self._bounds is not None:
             moment = now()
             bounds = self._bounds.later(moment)
-            time.sleep(-(moment + way + (bounds.low + bounds.high) / 2) % 1000 / 1_000_000)
+            time.sleep(-(moment + self._way + (bounds.low + bounds.high) / 2) % 1000 / 1_000_000)

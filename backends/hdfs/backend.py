@@ -1,0 +1,198 @@
+"""`HdfsBackend`: the contract on top of a store and its writer, which all handles of a process share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from threading import Event, Lock
+from typing import Self
+
+from safekeeper.backend import Backend, Batch, CheckpointId, Compaction, Receipt, Scope, Stats, Survives
+from safekeeper.backends.hdfs.compaction import Compactor
+from safekeeper.backends.hdfs.options import HdfsOptions, Place, parse
+from safekeeper.backends.hdfs.peace_options import open_placement
+from safekeeper.backends.hdfs.placement import Counts
+from safekeeper.backends.hdfs.store import Store
+from safekeeper.backends.hdfs.writer import Writer
+from safekeeper.errors import Closed
+from safekeeper.registry import Url
+
+
+def survives_on(replication: int, sync: str, highly_available: bool) -> Survives:
+    """What a write survives that so many DataNodes have acknowledged.
+
+    A host takes its disks with it: where there is one NameNode, all names are on one host, however many replicas.
+    """
+    flags = Survives.PROCESS
+    if sync == "hsync":
+        flags |= Survives.OS | Survives.POWER
+    elif replication > 1:
+        flags |= Survives.OS
+    if replication > 1 and highly_available:
+        flags |= Survives.HOST
+    return flags
+
+
+class Shared:
+    """A store in this process: for reading at once, for writing from the first write on."""
+
+    def __init__(self, place: Place, options: HdfsOptions) -> None:
+        self.placement = open_placement(place, options)
+        self.store = Store(place, options)
+        self.survives = survives_on(self.store.replication, options.sync, self.store.highly_available)
+        self.handles = 0
+        """How many share it; below 0 while it is being closed."""
+        self.closed = Event()
+        self._claiming = Lock()
+        self._writing: tuple[Writer, Compactor] | None = None
+
+    def writing(self) -> tuple[Writer, Compactor]:
+        """The writer, and whoever cleans up behind it."""
+        with self._claiming:
+            if self._writing is None:
+                if self.handles < 0:
+                    raise Closed("this store was closed: open a new one")
+                relies_on_another = Survives.HOST in self.survives or (
+                    Survives.OS in self.survives and self.store.options.sync == "hflush"
+                )
+                writer = Writer(self.store, self.placement, 2 if relies_on_another else 1, self._sealed)
+                self._writing = writer, Compactor(self.store, writer)
+                writer.submit(self._writing[1].keep_up)  # processes that write little leave many small segments
+            return self._writing
+
+    def _sealed(self) -> None:
+        if self._writing is not None:
+            writer, compactor = self._writing
+            writer.submit(compactor.keep_up)
+
+    def close(self) -> None:
+        """Complete what is open and let go of everything."""
+        with self._claiming:
+            writing = self._writing
+        try:
+            if writing is not None:
+                writing[0].close()
+        finally:
+            self.store.close()
+
+
+_lock = Lock()
+_shared: dict[tuple[Place, HdfsOptions], Shared] = {}
+
+
+def _forget_in_child() -> None:
+    global _lock
+    _lock = Lock()
+    _shared.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def share(place: Place, options: HdfsOptions) -> Shared:
+    """The store at *place*, for one more handle."""
+    key = place, options
+    while True:
+        with _lock:
+            shared = _shared.get(key)
+            if shared is None:
+                shared = _shared[key] = Shared(place, options)
+            if shared.handles >= 0:
+                shared.handles += 1
+                return shared
+        shared.closed.wait()
+
+
+def unshare(shared: Shared) -> None:
+    """Take back a `share`; the last one closes the store."""
+    with _lock:
+        shared.handles -= 1
+        if shared.handles:
+            return
+        shared.handles = -1  # whoever opens it again waits until this is done
+    try:
+        shared.close()
+    finally:
+        with _lock:
+            for key in [key for key, other in _shared.items() if other is shared]:
+                del _shared[key]
+        shared.closed.set()
+
+
+class HdfsBackend(Backend):
+    """A handle on checkpoints in HDFS."""
+
+    scope = Scope.NETWORK
+
+    def __init__(self, place: Place, options: HdfsOptions) -> None:
+        super().__init__()
+        self._shared = share(place, options)
+        self.survives = self._shared.survives
+        self._closing = Lock()
+
+    @classmethod
+    def from_url(cls, url: Url) -> Self:
+        """Open `hdfs://`; see the package."""
+        options = url.options(HdfsOptions)
+        return cls(parse(url), options)
+
+    def write(self, batch: Batch) -> Receipt:
+        self.check_open()
+        if not len(batch):
+            return Receipt(self.survives)
+        writer, _ = self._shared.writing()
+        return Receipt(self.survives, writer.write(batch))
+
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        self.check_open()
+        return self._shared.store.read(ids) if ids else []
+
+    def keys(self, group: str) -> Iterator[bytes]:
+        self.check_open()
+        store = self._shared.store
+        store.refresh()
+        with store.lock:
+            keys = store.index.keys(group)
+        for key in keys:
+            yield key
+            self.check_open()
+
+    def groups(self) -> Iterator[str]:
+        self.check_open()
+        store = self._shared.store
+        store.refresh()
+        with store.lock:
+            groups = store.index.groups()
+        for group in groups:
+            yield group
+            self.check_open()
+
+    def compact(self) -> Compaction:
+        """Rewrite whatever has a dead record, also in our open segment, and remove what writers that died left."""
+        self.check_open()
+        writer, compactor = self._shared.writing()
+        writer.seal()
+        return compactor.run(everything=True)
+
+    def stats(self) -> Stats:
+        self.check_open()
+        store = self._shared.store
+        store.refresh()
+        with store.lock:
+            size = sum(segment.size for segment in store.segments.values())
+            ids, segments = store.index.count(), len(store.segments)
+        placed = self.placement_counts()
+        details = {"segments": segments, "planned_files": placed.planned, "files_as_planned": placed.hits}
+        return Stats(ids, size, details)
+
+    def placement_counts(self) -> Counts:
+        """How many files of this process went where they were planned."""
+        return self._shared.placement.counts()
+
+    def close(self) -> None:
+        if self._owner != os.getpid():
+            return super().close()
+        with self._closing:
+            was_open = self._open
+            super().close()
+        return unshare(self._shared) if was_open else None

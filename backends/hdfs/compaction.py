@@ -1,0 +1,250 @@
+"""Giving back space: what still counts of some complete segments is copied into a new one, then they are removed.
+
+One process does this at a time, in these steps, and may die or be held up between any two of them:
+
+    1. create ROOT/compaction/TIME-WRITER, which is open from now on
+    2. list that folder: if another file in it is open, remove the own one and leave it to the other
+    3. remove the others: they are complete or half complete, of processes that died or were held up for long
+    4. refresh, choose segments, copy their newest records into the file, complete it
+    5. rename it into ROOT/segments
+    6. remove the segments that were copied
+
+- Two at once: each creates before it lists, so at least one sees the other. HDFS takes a file from a writer that was
+  silent for a minute and completes it; so whoever was held up before 5 finds its file gone, and nothing has happened.
+- Dies between 5 and 6: every record is there twice, with the same sequence; the next one removes the old ones.
+- A copy keeps its sequence, so it loses against whatever was written meanwhile.
+- A grave goes when nothing older of its id can turn up any more: no segment that stays has a record of it that is
+  older, and every segment that is open began after it (a block on its way when its writer failed appears late).
+- Readers that find a file gone list again. What they look for was copied or replaced before it went.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from threading import Lock
+from typing import Final
+
+from safekeeper.backend import Compaction
+from safekeeper.backends.hdfs.client import OutputStream
+from safekeeper.backends.hdfs.layout import Entry, Found, block_for, encode_copies, encode_footer
+from safekeeper.backends.hdfs.store import Segment, Store
+from safekeeper.backends.hdfs.writer import Writer
+from safekeeper.backends.log.format import BLOCK, check_value, encode_record_head, encode_segment_head, padding
+from safekeeper.errors import SafekeeperError
+
+_MANY_SMALL: Final = 8
+_SMALL_SHARE: Final = 0.25
+_BLOCK_BYTES: Final = 4 << 20
+_SWEEP_SECONDS: Final = 3600.0
+
+
+class Compactor:
+    """Compacts one store, by and by."""
+
+    def __init__(self, store: Store, writer: Writer) -> None:
+        self._store = store
+        self._writer = writer
+        self._sweep_at = time.monotonic() + _SWEEP_SECONDS
+        self._running = Lock()
+
+    def run(self, everything: bool = False) -> Compaction:
+        """Compact what is worth it, or *everything* that has a dead record. Another process at it is not an error."""
+        with self._running:
+            return self._run(everything)
+
+    def _run(self, everything: bool) -> Compaction:
+        self._store.refresh()
+        before = self._bytes()
+        if everything or time.monotonic() > self._sweep_at:
+            self._sweep_at = time.monotonic() + _SWEEP_SECONDS
+            self.sweep()
+        while self._pass(everything):
+            pass
+        self._store.refresh()
+        return Compaction(before, self._bytes())
+
+    def keep_up(self) -> None:
+        """The same in the background, where nobody wants to know of trouble: there is a next time."""
+        with suppress(SafekeeperError, KeyError):
+            self.run()
+
+    def _bytes(self) -> int:
+        with self._store.lock:
+            return sum(segment.size for segment in self._store.segments.values())
+
+    def _pass(self, everything: bool) -> bool:
+        """One new segment for some old ones; False if there is nothing left to do, or somebody else does it."""
+        client = self._store.client
+        for segment in self._foreign_open():
+            client.nudge(segment.path)
+        if not self._choose(everything):
+            return False
+        name = f"{self._writer.clock.next():020d}-{self._writer.id:08x}"
+        path = self._store.path("compaction", name)
+        out = client.create(
+            path, replication=self._store.replication, block_size=block_for(self._store.options.segment)
+        )
+        try:
+            if not self._alone(name):
+                return False
+            self._store.refresh()
+            victims = self._choose(everything)
+            if not victims:
+                return False
+            self._copy(victims, out, path)
+            self._remove(victims)
+            return True
+        finally:
+            out.abandon()
+            client.delete(path)
+
+    def _alone(self, name: str) -> bool:
+        """Whether nobody else is at it; what others left is removed then."""
+        client, folder = self._store.client, self._store.path("compaction")
+        others = [status for status in client.listing(folder) or () if status.name != name]
+        busy = [status for status in others if status.is_open]
+        for status in busy:
+            client.nudge(f"{folder}/{status.name}")
+        if not busy:
+            for status in others:
+                client.delete(f"{folder}/{status.name}")
+        return not busy
+
+    def _foreign_open(self) -> list[Segment]:
+        with self._store.lock:
+            segments = self._store.segments.values()
+            return [segment for segment in segments if not segment.complete and segment not in self._store.own]
+
+    def _choose(self, everything: bool) -> list[Segment]:
+        """The segments to compact together: as much as one new segment takes."""
+        options = self._store.options
+        with self._store.lock:
+            live = self._store.index.live_in_files()
+            complete = [segment for segment in self._store.segments.values() if segment.complete]
+        small = {segment.file_id for segment in complete if segment.size < options.segment * _SMALL_SHARE}
+        gather = small if len(small) >= (2 if everything else _MANY_SMALL) else set()
+        worth = 0.0 if everything else options.compact_dead
+        chosen: list[Segment] = []
+        room: int = options.segment
+        for segment in sorted(complete, key=lambda segment: live.get(segment.file_id, (0, 0))[1]):
+            count, size = live.get(segment.file_id, (0, 0))
+            dead = segment.records - count
+            mostly_dead = dead > worth * segment.records and (everything or segment.file_id not in small)
+            wanted = mostly_dead or segment.file_id in gather or not segment.records
+            if wanted and (size <= room or not chosen):
+                chosen.append(segment)
+                room -= size
+        return chosen
+
+    # --- copying ------------------------------------------------------------------------------------------------------
+
+    def _copy(self, victims: list[Segment], out: OutputStream, path: str) -> None:
+        """Put what counts of *victims* into a new segment; there is none if nothing does."""
+        with self._store.lock:
+            found = self._store.index.in_files({segment.file_id for segment in victims})
+        kept = [each for each in found if not each.entry.grave]
+        graves = self._needed_graves([each for each in found if each.entry.grave], victims)
+        if not kept and not graves:
+            return
+        copy = _Copy(out, self._writer.id)
+        for batch in _batches(kept):
+            records = self._store.records(each.entry for each in batch)
+            copy.append(batch, [records[each.entry] for each in batch])
+        for batch in _batches(graves):
+            copy.append(batch, [_grave(each) for each in batch])
+        copy.complete(to_disk=self._store.options.sync == "hsync")
+        name = path.rpartition("/")[2]
+        self._store.client.rename(path, self._store.path("segments", name))
+
+    def _needed_graves(self, graves: list[Found], victims: list[Segment]) -> list[Found]:
+        """Those of *graves* without which something older could come back."""
+        if not graves:
+            return []
+        with self._store.lock:
+            staying = [segment for segment in self._store.segments.values() if segment not in victims]
+        latest = max(each.entry.sequence for each in graves)
+        open_since = min((segment.lowest for segment in staying if not segment.complete), default=latest + 1)
+        older: set[tuple[str, bytes]] = set()
+        for segment in staying:
+            if segment.complete and segment.lowest <= latest:
+                older.update((each.group, each.key) for each in segment.contents())
+        return [each for each in graves if each.entry.sequence >= open_since or (each.group, each.key) in older]
+
+    def _remove(self, victims: list[Segment]) -> None:
+        self._store.refresh()  # first learn where everything is now
+        for segment in victims:
+            self._store.client.delete(segment.path)
+
+    # --- what died on the way -----------------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Remove chunks that no value has, once they are old: their writer died before the value was whole."""
+        store, client = self._store, self._store.client
+        client.delete(store.path("clock"))
+        before = self._writer.clock.next() // 1000 - store.options.orphans_after * 1000
+        old = [s.name for s in client.listing(store.path("chunks")) or () if s.modified < before]
+        if not old:
+            return
+        store.refresh()
+        with store.lock:
+            heads = store.index.heads()
+        used = {name for head in store.heads(heads) for name in head.names()}
+        for name in old:
+            if name not in used:
+                client.delete(store.path("chunks", name))
+
+
+class _Copy:
+    """A segment that gets records from others."""
+
+    def __init__(self, out: OutputStream, writer: int) -> None:
+        self._out, self._writer = out, writer
+        self._nonce = secrets.randbits(64)
+        head = encode_segment_head(0, self._nonce)
+        self._end, self._highest = len(head), 0
+        self._found: list[Found] = []
+        out.write(head)
+
+    def append(self, batch: list[Found], records: list[bytes]) -> None:
+        """One block with the whole records of *batch*, which all go into blocks of one kind."""
+        kind = batch[0].entry.moved_kind
+        self._highest = max(self._highest, *(each.entry.sequence for each in batch))
+        block = encode_copies(records, kind, self._nonce, self._end, self._highest, self._writer)
+        self._out.write(b"".join(block))
+        offset = self._end + BLOCK.size
+        for (group, key, old), record in zip(batch, records, strict=True):
+            entry = Entry(old.sequence, old.writer, self._out.file_id, offset, len(record), kind, old.grave)
+            self._found.append(Found(group, key, entry))
+            offset += len(record)
+        self._end = offset
+
+    def complete(self, to_disk: bool) -> None:
+        """Seal it; when this returns it is durable and closed for certain."""
+        count = len(self._found)
+        self._out.write(encode_footer(self._found, count, self._nonce, self._end, self._highest, self._writer))
+        self._out.hsync() if to_disk else self._out.hflush()
+        self._out.close()
+
+
+def _batches(found: list[Found]) -> Iterator[list[Found]]:
+    """*found* in the order in which it lies in the files, cut where a block has enough or another kind begins."""
+    batch: list[Found] = []
+    size = 0
+    for each in sorted(found, key=lambda each: (each.entry.moved_kind, each.entry.file_id, each.entry.offset)):
+        if batch and (size > _BLOCK_BYTES or each.entry.moved_kind != batch[0].entry.moved_kind):
+            yield batch
+            batch, size = [], 0
+        batch.append(each)
+        size += each.entry.size
+    if batch:
+        yield batch
+
+
+def _grave(each: Found) -> bytes:
+    """The record of a grave."""
+    entry = each.entry
+    raw = encode_record_head(entry.sequence, entry.writer, each.group.encode(), each.key, None, check_value(None))
+    return raw + padding(len(raw))

@@ -1,0 +1,87 @@
+"""The segment that a process is writing: blocks are appended, each synced, until it is sealed with its contents."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+from safekeeper.backends.hdfs.layout import HEADS, Found, Piece, block_for, encode_footer, encode_pieces
+from safekeeper.backends.hdfs.placement import Turn
+from safekeeper.backends.hdfs.store import Segment, Store
+from safekeeper.backends.log.format import RECORDS, encode_segment_head
+from safekeeper.errors import Unavailable
+
+
+class OpenSegment:
+    """The segment that is being written. Used by one thread at a time."""
+
+    def __init__(self, store: Store, writer: int, number: int, turn: Turn, needed: int) -> None:
+        self._turn = turn
+        self._needed = needed
+        self._to_disk = store.options.sync == "hsync"
+        self._writer = writer
+        self._nonce = secrets.randbits(64)
+        path = store.path("segments", f"{writer:08x}-{number:06d}")
+        self._out = store.client.create(
+            path,
+            replication=store.replication,
+            block_size=block_for(store.options.segment),
+            favoured=turn.favoured,
+        )
+        self.segment = Segment(store.client, path, self._out.file_id)
+        self._head = encode_segment_head(number, self._nonce)  # goes with the first block
+        self.end = len(self._head)
+        self._newest: dict[tuple[str, bytes], Found] = {}
+        self._replicas = self._most_replicas = 0
+        self._synced = 0
+
+    def append(self, records: list[Piece], heads: list[Piece], sequence: int) -> tuple[list[Found], float]:
+        """Append what was written at one moment; what the index is to learn, and how many seconds the sync took."""
+        parts, found = [self._head], []
+        end = self.end
+        for pieces, kind in ((records, RECORDS), (heads, HEADS)):
+            if pieces:
+                block, placed = encode_pieces(
+                    pieces, kind, self._nonce, end, self.segment.file_id, sequence, self._writer, self._synced
+                )
+                parts += block
+                found += placed
+                end += sum(map(len, block))
+        seconds = self._write_and_sync(b"".join(parts))
+        self._head = b""
+        self.end, self._synced = end, sequence
+        self._newest.update(((each.group, each.key), each) for each in found)
+        self.segment.records += len(found)
+        self.segment.lowest = self.segment.lowest or sequence
+        return found, seconds
+
+    def _write_and_sync(self, data: bytes) -> float:
+        started = time.perf_counter()
+        self._replicas = self._out.append(data, to_disk=self._to_disk)
+        seconds = time.perf_counter() - started
+        if self._replicas < self._needed:
+            raise Unavailable(f"{self._out.path}: only {self._replicas} DataNode has it: start another one")
+        if not self._most_replicas:
+            self._turn.written_to(self._out.pipeline())
+        self._most_replicas = max(self._most_replicas, self._replicas)
+        return seconds
+
+    @property
+    def thinned_out(self) -> bool:
+        """Whether fewer DataNodes have what was written last than what was written before."""
+        return self._replicas < self._most_replicas
+
+    def seal(self) -> None:
+        """Complete the file with its contents, so that nobody has to read all of it."""
+        found, count = list(self._newest.values()), self.segment.records
+        footer = encode_footer(found, count, self._nonce, self.end, self._synced, self._writer)
+        # Before closing: a file that is complete for the NameNode but not on a disk is lost whole in a power cut.
+        self._write_and_sync(self._head + footer)
+        self._out.close()
+        self.segment.complete, self.segment.size = True, self.end + len(footer)
+        self._turn.done()
+
+    def abandon(self) -> None:
+        """Write no more to it, sealed or not. What was acknowledged stays."""
+        self._out.abandon()
+        self._turn.done()

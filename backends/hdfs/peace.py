@@ -1,0 +1,217 @@
+"""Where the chunks of a checkpoint go: SGuard's planner, for an HDFS that nobody had to patch. No clock, no socket.
+
+    network = Network(nodes, [Link("/rack1", "/rack2", 5), Link("/rack2", "/rack1", 5)])
+    pipeline = Residual(network, random.Random()).place("10.0.1.1:9866", replicas=3)
+
+A chunk is placed replica by replica: a shortest path with room, edges tried in random order, from the server that has
+the chunk to one that may be next (`Template`); that one is the next source. So the servers found are the pipeline, in
+its order. Forward capacities only: what was placed is never routed anew. A chunk is placed whole or not at all. Unlike
+in the paper, a server that would have to pass the chunk on counts only while its wire out has room, which makes a plan
+a tenth to a fifth shorter.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from safekeeper.backends.hdfs.network import Network, Node, NoPlan, Template
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Where one chunk goes."""
+
+    nodes: tuple[str, ...]
+    """The servers that keep it, in the order in which they pass it on."""
+    edges: tuple[int, ...]
+    """What it takes one unit of: indices of `Network.capacities`."""
+
+
+class Residual:
+    """What is left of a network in one timestep. *generator* decides between equals."""
+
+    def __init__(self, network: Network, generator: random.Random) -> None:
+        self.network = network
+        self._random = generator.random
+        self._left = list(network.capacities)
+        self._receivers = {rack: _Bag() for rack in network.links}
+        self._passers = {rack: _Bag() for rack in network.links}
+        """Those of the receivers that have room on the wire out, too."""
+        for name in network.receive_edge:
+            self._receivers[network.nodes[name].rack].add(name)
+            self._passers[network.nodes[name].rack].add(name)
+        self._onward = {switch: list(links) for switch, links in network.links.items()}
+        """The switches behind the links that have room."""
+        self._templates: dict[tuple[str, int], Template] = {}
+
+    def add_sender(self, name: str, rack: str) -> None:
+        """Let the server *name*, which is no DataNode, send from now on. Raise `NoPlan` when its *rack* is unknown."""
+        if rack not in self.network.links:
+            raise NoPlan(
+                f"{name} is on no known rack ({rack or 'none was given'}): give one of {', '.join(self.network.links)}"
+            )
+        self.network.add(Node(name, rack, receive=0))
+        self._left.extend(self.network.capacities[len(self._left) :])
+
+    def check(self, writer: str, replicas: int) -> None:
+        """Raise `NoPlan` when a chunk of *writer* could never be placed."""
+        if writer not in self.network.nodes:
+            raise NoPlan(f"{writer} is not on the network")
+        self._template(writer, replicas)
+
+    def left(self, edge: int) -> int:
+        """How many more chunks an edge takes."""
+        return self._left[edge]
+
+    def place(self, writer: str, replicas: int) -> Pipeline | None:
+        """Place one chunk and take its capacity; None, and nothing taken, when there is no room for all of it.
+
+        Raise `NoPlan` when there never can be.
+        """
+        template = self._template(writer, replicas)
+        source, pipeline, racks, edges = writer, [], list[str](), list[int]()
+        if template.own_disk:
+            pipeline, racks = [writer], [template.home]
+        while len(pipeline) < replicas:
+            bags = self._passers if len(pipeline) + 1 < replicas else self._receivers
+            path = self._path(source, bags, [writer, *pipeline], racks, template)
+            if path is None:
+                self.give_back(edges)
+                return None
+            source, found = path
+            self.take(found)
+            edges += found
+            pipeline.append(source)
+            racks.append(self.network.nodes[source].rack)
+        return Pipeline(tuple(pipeline), tuple(edges))
+
+    def take(self, edges: Iterable[int]) -> None:
+        """Take one unit off each of *edges*; below nothing, too, for a write that goes on from an earlier timestep."""
+        for edge in edges:
+            self._left[edge] -= 1
+            if self._left[edge] == 0:
+                self._close(edge)
+
+    def give_back(self, edges: Iterable[int]) -> None:
+        """The contrary of `take`."""
+        for edge in edges:
+            self._left[edge] += 1
+            if self._left[edge] == 1:
+                self._reopen(edge)
+
+    def _template(self, writer: str, replicas: int) -> Template:
+        found = self._templates.get((writer, replicas))
+        if found is None:
+            found = Template.of(self.network, self.network.nodes[writer], replicas)
+            self._templates[writer, replicas] = found
+        return found
+
+    def _path(
+        self, source: str, bags: dict[str, _Bag], taken: list[str], racks: list[str], template: Template
+    ) -> tuple[str, list[int]] | None:
+        """The next server and the edges to it: a shortest way with room from *source* to a server that may be next."""
+        network = self.network
+        wire = network.send_edge[source]
+        if self._left[wire] <= 0:
+            return None
+        start = network.nodes[source].rack
+        came_from: dict[str, str] = {start: start}
+        waiting = deque([start])
+        ways = iter([start])  # the switches to look at, the nearest first
+        while True:
+            for switch in ways:
+                if template.allows(switch, racks, network.data_nodes) and (
+                    found := bags[switch].pick(self._random, taken)
+                ):
+                    return found, [wire, *self._links(came_from, switch), network.receive_edge[found]]
+            if not waiting:
+                return None
+            ways = self._discover(waiting.popleft(), came_from, waiting)
+
+    def _discover(self, switch: str, came_from: dict[str, str], waiting: deque[str]) -> Iterator[str]:
+        """The switches one link behind *switch* that nobody has been to, in random order, no further than is asked."""
+        onward = self._onward[switch]
+        for index in range(len(onward)):
+            other = index + int(self._random() * (len(onward) - index))
+            onward[index], onward[other] = onward[other], onward[index]
+            found = onward[index]
+            if found not in came_from:
+                came_from[found] = switch
+                waiting.append(found)
+                yield found
+
+    def _links(self, came_from: dict[str, str], switch: str) -> list[int]:
+        links = []
+        while (before := came_from[switch]) != switch:
+            links.append(self.network.links[before][switch])
+            switch = before
+        return links[::-1]
+
+    def _close(self, edge: int) -> None:
+        """Take a full edge out of the lists, so that no search walks over it."""
+        source, target = self.network.edge_names[edge]
+        if source in self.network.nodes:
+            self._passers[target].discard(source)
+        elif target in self.network.nodes:
+            self._receivers[source].discard(target)
+            self._passers[source].discard(target)
+        else:
+            self._onward[source].remove(target)
+
+    def _reopen(self, edge: int) -> None:
+        source, target = self.network.edge_names[edge]
+        if source in self.network.nodes:
+            self._offer(source)
+        elif target in self.network.nodes:
+            self._receivers[source].add(target)
+            self._offer(target)
+        else:
+            self._onward[source].append(target)
+
+    def _offer(self, name: str) -> None:
+        """Put a server among those that can pass a chunk on, if it can."""
+        receive = self.network.receive_edge.get(name)
+        if receive is not None and self._left[receive] > 0 and self._left[self.network.send_edge[name]] > 0:
+            self._passers[self.network.nodes[name].rack].add(name)
+
+
+class _Bag:
+    """Names to pick from at random: adding, discarding and picking take the same time whatever its size."""
+
+    __slots__ = ("_names", "_places")
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._places: dict[str, int] = {}
+
+    def add(self, name: str) -> None:
+        """Put *name* in; it must not be there."""
+        self._places[name] = len(self._names)
+        self._names.append(name)
+
+    def discard(self, name: str) -> None:
+        """Take *name* out; that it is not there is not an error."""
+        place = self._places.pop(name, None)
+        if place is None:
+            return
+        last = self._names.pop()
+        if last != name:
+            self._names[place] = last
+            self._places[last] = place
+
+    def pick(self, draw: Callable[[], float], taken: list[str]) -> str | None:
+        """Any of them but those in *taken*, None if there is no other."""
+        names = self._names
+        for index in range(min(len(names), len(taken) + 1)):
+            self._swap(index, index + int(draw() * (len(names) - index)))
+            if names[index] not in taken:
+                return names[index]
+        return None
+
+    def _swap(self, a: int, b: int) -> None:
+        names = self._names
+        names[a], names[b] = names[b], names[a]
+        self._places[names[a]], self._places[names[b]] = a, b

@@ -1,0 +1,82 @@
+"""`safekeeper peace`: run the coordinator, and measure what it plans with."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from safekeeper.backends.hdfs.network import WIRE_CAPACITY
+from safekeeper.backends.hdfs.peace_options import SECRET_VARIABLE, host_and_port, read_secret
+from safekeeper.backends.hdfs.topology import Topology, link_capacity
+from safekeeper.errors import BadUrl
+from safekeeper.registry import Url
+
+app = typer.Typer(help="Say when and where checkpoints are written in HDFS.", no_args_is_help=True)
+
+HdfsUrl = Annotated[str, typer.Argument(metavar="URL", help="The HDFS, such as hdfs://namenode:8020.")]
+TopologyFile = Annotated[Path | None, typer.Option(help="A file with capacities and perhaps DataNodes; JSON.")]
+
+
+@app.command()
+def serve(
+    url: HdfsUrl,
+    listen: Annotated[str, typer.Option(help="Where to listen, HOST:PORT.")] = "127.0.0.1:7337",
+    topology: TopologyFile = None,
+    wire: Annotated[int, typer.Option(help="Chunks a timestep on a server's wire.", min=1)] = WIRE_CAPACITY,
+    link: Annotated[int | None, typer.Option(help="Chunks a timestep between racks.", min=1)] = None,
+    wire_rate: Annotated[float | None, typer.Option(help="The rate of a server's wire, to compute --link.")] = None,
+    link_rate: Annotated[float | None, typer.Option(help="The rate between racks, in the same unit.")] = None,
+    secret_file: Annotated[Path | None, typer.Option(help=f"A file with the secret; else ${SECRET_VARIABLE}.")] = None,
+) -> None:
+    """Run a coordinator until Ctrl-C.
+
+    With several racks it must know what goes between them: --link, both rates, or a topology file from `calibrate`.
+    """
+    from safekeeper.backends.hdfs.serving import serve as serve_hdfs
+
+    if wire_rate and link_rate:
+        link = link_capacity(link_rate, wire_rate, wire)
+    known = Topology(wire=wire, link=link) if topology is None else Topology.load(topology)
+    host, port = host_and_port(listen)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    with serve_hdfs(_hdfs_url(url), known, read_secret(None, secret_file), host=host, port=port) as coordinator:
+        racks = Counter(node.rack for node in coordinator.network.nodes.values() if node.receive)
+        found = ", ".join(f"{rack} {count}" for rack, count in sorted(racks.items()))
+        print(f"peace={host}:{coordinator.port} (DataNodes: {found}; wire {known.wire}, link {known.link})", flush=True)
+        stop.wait()
+
+
+@app.command()
+def calibrate(
+    url: HdfsUrl,
+    output: Annotated[Path, typer.Argument(help="The topology file to write.")],
+    rack: Annotated[str, typer.Option(help="The rack of this host, if it is no DataNode.")] = "",
+    wire: Annotated[int, typer.Option(help="Chunks a timestep on a server's wire.", min=1)] = WIRE_CAPACITY,
+    seconds: Annotated[float, typer.Option(help="How long each of the two measurements takes.")] = 5.0,
+) -> None:
+    """Measure this host's wire and the link to another rack, and write the capacities to a topology file.
+
+    The file has no DataNodes: the coordinator reads these from the NameNode. Run it while the network is idle.
+    """
+    from safekeeper.backends.hdfs.serving import calibrate as measure
+
+    found, rates = measure(_hdfs_url(url), Topology(wire=wire), rack, seconds)
+    found.with_nodes({}).save(output)
+    print(f"wire {rates.wire / 1e6:.1f} MB/s, {found.wire} chunks a timestep")
+    if rates.link is not None:
+        least = " at least: no faster than the wire of this host can show" if rates.link_is_least else ""
+        print(f"link {rates.link / 1e6:.1f} MB/s, {found.link} chunks a timestep{least}")
+
+
+def _hdfs_url(text: str) -> Url:
+    url = Url.parse(text)
+    if url.scheme != "hdfs" or not url.host:
+        raise BadUrl(f"{url} is no HDFS: write hdfs://namenode:8020")
+    return url

@@ -1,0 +1,303 @@
+"""`placement=peace`: a writer's side of Peace. Files go where and when the coordinator says, and anyhow if it is away.
+
+A writer never waits for a coordinator that is not there: one that hangs up is noticed at once, a silent one when the
+time is over within which it promised to say something. HDFS decides from then on, and the coordinator is tried again
+with a later request.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections import defaultdict, deque
+from contextlib import closing, suppress
+from types import TracebackType
+from typing import Self
+
+from safekeeper.agent.frames import BadFrame, Body
+from safekeeper.backends.hdfs import peace_wire as wire
+from safekeeper.backends.hdfs.peace_wire import Ask, Granted, Kind, Role
+from safekeeper.backends.hdfs.placement import Counts, Tally, Turn
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 2.0
+"""How long the coordinator may take to accept a connection, and to say the first thing about a request."""
+
+WAIT_SECONDS = 60.0
+"""How long a request waits for its first and each further turn at most, however alive the coordinator is."""
+
+RETRY_SECONDS = 5.0
+"""How long after a failure the coordinator is not asked again."""
+
+
+class PeacePlacement:
+    """Asks the coordinator at *address* for turns, as the writer on *host* in *rack*.
+
+    *host* is the address that the NameNode sees; *rack* matters only where no DataNode has that address.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        secret: str,
+        *,
+        host: str,
+        rack: str = "",
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
+        self._address = address
+        self._secret = wire.check_secret(secret)
+        self._host, self._rack = host, rack
+        self._wait_seconds = wait_seconds
+        self._tally = Tally()
+        self._lock = threading.Lock()
+        self._connection: _Connection | None = None
+        self._not_before = 0.0
+
+    def chunks(self, count: int, replicas: int, checkpoint: str) -> PeaceTurns:
+        return self._ask(Kind.ASK, Ask(self._host, self._rack, replicas, count, checkpoint))
+
+    def segment(self, replicas: int) -> Turn:
+        with self._ask(Kind.STAND, Ask(self._host, self._rack, replicas)) as turns:
+            return Turn(self._tally, turns.take().favoured)
+
+    def counts(self) -> Counts:
+        return self._tally.counts()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.hang_up("the store was closed", logging.DEBUG)
+            self._not_before = float("inf")
+
+    def _ask(self, kind: Kind, ask: Ask) -> PeaceTurns:
+        return PeaceTurns(self._connected(), kind, ask, self._tally, self._wait_seconds)
+
+    def _connected(self) -> _Connection | None:
+        """The connection, made now if there is none; None while the coordinator is away."""
+        with self._lock:
+            if self._connection is not None and self._connection.gone is None:
+                return self._connection
+            if time.monotonic() < self._not_before:
+                return None
+            try:
+                self._connection = _Connection(self._address, self._secret)
+            except (OSError, EOFError, BadFrame) as error:
+                host, port = self._address
+                reason = str(error) or "it hung up: it may have another secret"
+                log.warning("no coordinator of Peace at %s:%d, HDFS decides: %s", host, port, reason)
+                self._connection = None
+                self._not_before = time.monotonic() + RETRY_SECONDS
+            return self._connection
+
+
+class PeaceTurns:
+    """The turns of one request: `Turns`.
+
+    A turn may be used for any chunk with as many replicas, so all requests of a connection share what is granted: a
+    thread that waits for one request's turn could otherwise keep the threads away that another's turns wait for.
+    """
+
+    def __init__(self, connection: _Connection | None, kind: Kind, ask: Ask, tally: Tally, wait_seconds: float) -> None:
+        self.kind = kind, ask.replicas
+        """Requests of one kind share what is granted to any of them."""
+        self.refused = connection is None
+        """Whether no more turns will come."""
+        self.ended = False
+        self.untaken = ask.chunks
+        """How many turns are still to be taken."""
+        self.ungranted = ask.chunks
+        """How many the coordinator has still to grant, to whomever they go."""
+        self.placed: tuple[str, ...] = ()
+        """The answer to a STAND."""
+        self._connection = connection
+        self._tally = tally
+        self._wait_seconds = wait_seconds
+        self._number = connection.begin(self, kind, ask.encode()) if connection is not None else 0
+
+    def take(self) -> Turn:
+        """Wait for the next turn. HDFS decides where the coordinator refuses, is gone, silent or does not get to it."""
+        connection = self._connection
+        if connection is None:
+            return Turn(self._tally)
+        give_up = time.monotonic() + self._wait_seconds
+        was_silent = False
+        with connection.changed:
+            granted = connection.granted[self.kind]
+            while not self.refused and not self.placed:
+                if granted:
+                    self.untaken -= 1
+                    return PeaceTurn(self._tally, granted.popleft(), connection)
+                left = min(give_up, connection.silent_until) - time.monotonic()
+                if left > 0:
+                    connection.changed.wait(left)
+                else:
+                    self.refused = True
+                    was_silent = connection.silent_until <= time.monotonic()
+        if was_silent:
+            connection.hang_up("it was silent for longer than it promised")
+        return Turn(self._tally, self.placed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._connection is not None:
+            self._connection.end(self._number)
+
+
+class PeaceTurn(Turn):
+    """A turn that the coordinator wants to hear the end of."""
+
+    def __init__(self, tally: Tally, granted: Granted, connection: _Connection) -> None:
+        super().__init__(tally, granted.nodes)
+        self._granted: Granted | None = granted
+        self._connection = connection
+
+    def done(self) -> None:
+        granted, self._granted = self._granted, None
+        if granted is not None:
+            self._connection.give_back(granted)
+
+
+class _Connection:
+    """A connection to the coordinator that has shown that it knows the secret. One thread reads, any may send."""
+
+    def __init__(self, address: tuple[str, int], secret: bytes) -> None:
+        self.gone: str | None = None
+        """Why the connection is of no use any more."""
+        self._socket = socket.create_connection(address, ANSWER_SECONDS)
+        try:
+            handshake = wire.Handshake(secret)
+            self._socket.sendall(handshake.answer(self._receive(wire.HELLO_BYTES)))
+            handshake.check_welcome(self._receive(wire.PROOF_BYTES))
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except BaseException:
+            self._socket.close()
+            raise
+        self._sending, self._receiving = handshake.seal(Role.WRITER), handshake.seal(Role.COORDINATOR)
+        self.changed = threading.Condition()
+        """Held to look at what follows and at the turns, notified when they change."""
+        self.granted: defaultdict[tuple[Kind, int], deque[Granted]] = defaultdict(deque)
+        """What may be written and nobody has taken yet, by the kind of request."""
+        self.silent_until = 0.0
+        """Until when the coordinator may say nothing while something is asked of it."""
+        self._patience = ANSWER_SECONDS
+        self._sender = threading.Lock()
+        self._requests: dict[int, PeaceTurns] = {}
+        self._numbers = 0
+        self._socket.settimeout(None)
+        threading.Thread(target=self._read, name="peace", daemon=True).start()
+
+    def begin(self, turns: PeaceTurns, kind: Kind, body: bytes) -> int:
+        """Send a request; *turns* hears what is said about it. Its number."""
+        with self.changed:
+            self._numbers += 1
+            number = self._numbers
+            self._requests[number] = turns
+            turns.refused = self.gone is not None
+            self.silent_until = time.monotonic() + max(self._patience, ANSWER_SECONDS)
+        self.send(kind, number, body)
+        return number
+
+    def end(self, number: int) -> None:
+        """Nothing more is wanted for a request, nor of it, unless others wait for turns that it has used."""
+        with self.changed:
+            turns = self._requests[number]
+            turns.ended = True
+            alike = {n: other for n, other in self._requests.items() if other.kind == turns.kind}
+            if all(other.ended for other in alike.values()):
+                over, unused = list(alike), list(self.granted.pop(turns.kind, ()))
+            else:
+                over, unused = [] if turns.ungranted and not turns.untaken else [number], []
+            for one in over:
+                del self._requests[one]
+        for one in over:
+            self.send(Kind.WITHDRAW, one)
+        for granted in unused:
+            self.give_back(granted)
+
+    def give_back(self, granted: Granted) -> None:
+        """What was granted is written, or will not be."""
+        self.send(Kind.DONE, 0, wire.number(granted.number))
+
+    def send(self, kind: Kind, request: int, body: bytes = b"") -> None:
+        """Send a frame. That the coordinator is gone is not an error."""
+        try:
+            with self._sender:
+                if self.gone is None:
+                    self._socket.sendall(self._sending.encode(kind, request, body))
+        except OSError as error:
+            self.hang_up(str(error))
+
+    def hang_up(self, reason: str, level: int = logging.WARNING) -> None:
+        """Use this connection no more; whoever waits for it waits no more."""
+        with self.changed:
+            if self.gone is None:
+                self.gone = reason
+                log.log(level, "the coordinator of Peace is gone, HDFS decides: %s", reason)
+            for turns in self._requests.values():
+                turns.refused = True
+            self.changed.notify_all()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _read(self) -> None:
+        reason = "it hung up"
+        with closing(self._socket):
+            try:
+                while True:
+                    self._hear()
+            except (OSError, BadFrame) as error:
+                reason = str(error)
+            except EOFError:
+                pass
+            self.hang_up(reason)
+
+    def _hear(self) -> None:
+        head = self._receive(wire.HEAD.size)
+        kind, request, length = wire.decode_head(head)
+        body, tag = self._receive(length), self._receive(wire.TAG_BYTES)
+        self._receiving.check(head, body, tag)
+        with self.changed:
+            unused = self._told(kind, self._requests.get(request), Body(body))
+            self.changed.notify_all()
+        if unused is not None:
+            self.give_back(unused)
+
+    def _told(self, kind: Kind, turns: PeaceTurns | None, body: Body) -> Granted | None:
+        """Take in what the coordinator says of a request; what is granted to one that is over, to be given back."""
+        if kind is Kind.WAIT:
+            self._patience = body.u32() / 1000
+        self.silent_until = time.monotonic() + self._patience
+        match kind:
+            case Kind.GRANT:
+                granted = Granted.decode(body)
+                if turns is None:
+                    return granted
+                turns.ungranted -= 1
+                self.granted[turns.kind].append(granted)
+            case Kind.PLACE if turns is not None:
+                turns.placed = Granted.decode(body).nodes
+            case Kind.REFUSE if turns is not None:
+                log.info("the coordinator of Peace has no plan, HDFS decides: %s", body.text())
+                turns.refused = True
+            case Kind.PLACE | Kind.REFUSE | Kind.WAIT:
+                pass
+            case _:
+                raise BadFrame(f"a coordinator does not send {kind.name}")
+        return None
+
+    def _receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            if not more:
+                raise EOFError
+            data += more
+        return data

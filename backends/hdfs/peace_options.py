@@ -1,0 +1,62 @@
+"""What `placement=` in the URL of a store means."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from safekeeper.backends.hdfs.options import HdfsOptions, Place
+from safekeeper.backends.hdfs.peace_client import PeacePlacement
+from safekeeper.backends.hdfs.peace_wire import check_secret
+from safekeeper.backends.hdfs.placement import Placement, StockPlacement
+from safekeeper.errors import BadUrl
+
+SECRET_VARIABLE = "SAFEKEEPER_PEACE_SECRET"
+"""The environment variable with the secret that writers and the coordinator share."""
+
+
+def open_placement(place: Place, options: HdfsOptions) -> Placement:
+    """Who says where the files of a store go. Nobody is asked yet. Raise `BadUrl` where Peace lacks something."""
+    if options.placement == "hdfs":
+        return StockPlacement()
+    if options.peace is None:
+        raise BadUrl("placement=peace needs its coordinator: peace=HOST:PORT, as `safekeeper peace serve` prints it")
+    return PeacePlacement(
+        host_and_port(options.peace),
+        read_secret(place.secret),
+        host=address_towards(urlsplit(place.uri).hostname),
+        rack=options.peace_rack,
+        wait_seconds=options.peace_wait,
+    )
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """The parts of HOST:PORT. Raise `BadUrl` if it is none."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise BadUrl(f"{text!r} is no HOST:PORT")
+    return host, int(port)
+
+
+def read_secret(given: str | None, file: Path | None = None) -> str:
+    """The shared secret: *given*, else in *file*, else of the environment. Raise `BadUrl` where there is none."""
+    try:
+        secret = given or (file.read_text().strip() if file is not None else os.environ.get(SECRET_VARIABLE, ""))
+        if not secret:
+            raise BadUrl(f"Peace needs the secret that it shares with its writers: set {SECRET_VARIABLE}")
+        check_secret(secret)
+    except (OSError, ValueError) as error:
+        raise BadUrl(f"the secret of Peace: {error}") from error
+    return secret
+
+
+def address_towards(host: str | None) -> str:
+    """The address of this machine that *host* sees; no packet is sent. Loopback where *host* has no address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host or "127.0.0.1", 9))
+        except OSError:  # the name of a service, which no resolver knows
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

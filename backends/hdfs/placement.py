@@ -1,0 +1,157 @@
+"""Where the backend's files go: who is asked before a file is created, and told where it went.
+
+    with placement.chunks(len(values), replicas=3, checkpoint=group) as turns:
+        for value in values:                       # or in several threads at once
+            with turns.take() as turn:             # waits until this chunk may be written
+                stream = client.create(path, favoured=turn.favoured)
+                ...
+                turn.written_to(stream.pipeline())
+
+`placement=hdfs` leaves everything to the NameNode (`StockPlacement`); `placement=peace` asks a coordinator
+(`safekeeper.backends.hdfs.peace_client`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from threading import Lock
+from types import TracebackType
+from typing import Protocol, Self, runtime_checkable
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the files that were created, chunks and segments alike."""
+
+    planned: int = 0
+    """Created with favoured nodes."""
+    hits: int = 0
+    """Of these, those that are on just these nodes."""
+    in_order: int = 0
+    """Of these, those whose pipeline has them in the planned order, too."""
+    unplanned: int = 0
+    """Left to HDFS."""
+
+    @property
+    def hit_rate(self) -> float:
+        """The part of the planned files that went where they were planned; 1 where nothing was planned."""
+        return self.hits / self.planned if self.planned else 1.0
+
+
+@runtime_checkable
+class SupportsPlacement(Protocol):
+    """A backend that has a say in where its files go."""
+
+    def placement_counts(self) -> Counts:
+        """What became of the files so far."""
+
+
+class Tally:
+    """`Counts` that several threads add to."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._counts = Counts()
+
+    def add(self, favoured: Sequence[str], pipeline: Sequence[str]) -> None:
+        """Count a file that was to go to *favoured* and went to *pipeline*."""
+        with self._lock:
+            if not favoured:
+                self._counts.unplanned += 1
+                return
+            self._counts.planned += 1
+            self._counts.hits += set(favoured) == set(pipeline)
+            self._counts.in_order += tuple(favoured) == tuple(pipeline)
+
+    def counts(self) -> Counts:
+        """The numbers now."""
+        with self._lock:
+            c = self._counts
+            return Counts(c.planned, c.hits, c.in_order, c.unplanned)
+
+
+class Turn:
+    """Leave to write one file, from its creation until this is left."""
+
+    def __init__(self, tally: Tally, favoured: tuple[str, ...] = ()) -> None:
+        self.favoured = favoured
+        """The DataNodes it should go to, `ip:port`, in pipeline order; empty where HDFS decides."""
+        self._tally = tally
+
+    def written_to(self, pipeline: Sequence[str]) -> None:
+        """Tell where the file really went, as read from the open stream; of a chunk, when all of it is there.
+
+        A chunk is done with the network then: completing the file keeps nobody else from writing.
+        """
+        self._tally.add(self.favoured, pipeline)
+        self.done()
+
+    def done(self) -> None:
+        """The file needs the network no more. Called on leaving, too."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.done()
+
+
+class Turns(Protocol):
+    """The turns of one request for chunks. For several threads."""
+
+    def take(self) -> Turn:
+        """Wait until the next chunk may be written. It never fails and never waits for ever: at worst HDFS decides."""
+
+
+class Placement(Protocol):
+    """Decides where files go, and when. For several threads."""
+
+    def chunks(self, count: int, replicas: int, checkpoint: str) -> AbstractContextManager[Turns]:
+        """Ask for turns to write *count* chunks. On leaving, those that were not taken are given back.
+
+        Requests with the same *checkpoint*, the name of a group, are served one after the other.
+        """
+
+    def segment(self, replicas: int) -> Turn:
+        """A turn for a file that stays open and is written a little at a time. It does not wait."""
+
+    def counts(self) -> Counts:
+        """What became of the files so far."""
+
+    def close(self) -> None:
+        """Give back what is held. Closing twice is not an error."""
+
+
+class StockPlacement:
+    """HDFS decides, at once. Also the `Turns` of all its requests."""
+
+    def __init__(self) -> None:
+        self._tally = Tally()
+
+    def chunks(self, count: int, replicas: int, checkpoint: str) -> Self:
+        return self
+
+    def segment(self, replicas: int) -> Turn:
+        return Turn(self._tally)
+
+    def take(self) -> Turn:
+        """A turn, now."""
+        return Turn(self._tally)
+
+    def counts(self) -> Counts:
+        return self._tally.counts()
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass

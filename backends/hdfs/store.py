@@ -1,0 +1,262 @@
+"""What is in a store, as one process sees it: the segments, their index, and reading from them.
+
+Every `refresh` lists the segments and reads what is new in them: of those that are complete the contents, once; of
+those that others are writing whatever became visible since. After it the index knows every write that had returned
+when it began, anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Lock
+from typing import Final, TypeVar
+
+from safekeeper.backend import CheckpointId
+from safekeeper.backends.hdfs.chunks import read_chunks
+from safekeeper.backends.hdfs.client import Client, FileStatus, InputStream
+from safekeeper.backends.hdfs.index import Index
+from safekeeper.backends.hdfs.layout import Entry, Found, Head, Scanner, open_record
+from safekeeper.backends.hdfs.options import HdfsOptions, Place, settings_of
+from safekeeper.backends.hdfs.trouble import Missing
+from safekeeper.backends.server_clock import now
+from safekeeper.errors import Closed, Corruption, Unavailable
+
+_RUN_BYTES: Final = 4 << 20  # read at once at most, unless one record is larger
+_RUN_GAP: Final = 16 << 10  # cheaper to read than to skip
+_TRIES: Final = 5  # how often files may vanish under a reader before it gives up
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Segment:
+    """A segment file and how far it is known."""
+
+    def __init__(self, client: Client, path: str, file_id: int) -> None:
+        self.path = path
+        self.file_id = file_id
+        self.complete = False
+        """Whether all of it is in the index and nothing will be added."""
+        self.size = 0
+        """Its bytes, as far as they are known."""
+        self.records = 0
+        """How many it has, replaced ones too."""
+        self.lowest = 0
+        """The lowest sequence of what is newest in it of each id; 0 if nothing is known of it yet."""
+        self._client = client
+        self._lock = Lock()
+        self._stream: InputStream | None = None
+        self._scanner = Scanner(path, file_id)
+
+    def load(self, status: FileStatus) -> list[Found]:
+        """What is new in it since the last time."""
+        if status.is_open:  # a stream that was opened earlier sees no more than then
+            self._stream = stream = self._client.open(self.path, is_open=True)
+        else:
+            stream = self._opened(status.length)
+        found = None
+        if not status.is_open and not self._scanner.end:
+            found = self._scanner.read_contents(stream.read, stream.length)
+        if found is None:
+            found = list(self._scanner.scan(stream.read, stream.length))
+        self.size, self.records, self.complete = stream.length, self._scanner.records, not status.is_open
+        lowest = min((each.entry.sequence for each in found), default=self.lowest)
+        self.lowest = min(self.lowest, lowest) or lowest
+        return found
+
+    def contents(self) -> list[Found]:
+        """All that is newest in a complete segment, read anew."""
+        stream = self._opened(self.size)
+        scanner = Scanner(self.path, self.file_id)
+        found = scanner.read_contents(stream.read, stream.length)
+        return list(scanner.scan(stream.read, stream.length)) if found is None else found
+
+    def read(self, offset: int, size: int) -> bytes:
+        """The bytes of records that the index knows of."""
+        return self._opened(offset + size).read(offset, size)
+
+    def _opened(self, length: int) -> InputStream:
+        """A stream that reaches to *length* if the file does: one that was opened earlier may see less of it."""
+        with self._lock:
+            if self._stream is None or self._stream.length < length:
+                # The old one is not closed: others may be reading from it, and between two reads it holds nothing.
+                self._stream = self._client.open(self.path)
+            return self._stream
+
+
+class Store:
+    """One root, for all handles of this process that have the same options."""
+
+    def __init__(self, place: Place, options: HdfsOptions) -> None:
+        self.place = place
+        self.options = options
+        self.client = Client(place.uri, settings_of(options), place.user)
+        try:
+            self.replication = options.replication or self.client.default_replication()
+            self.highly_available = self.client.is_highly_available()
+        except BaseException:
+            self.client.close()
+            raise
+        self.index = Index()
+        self.lock = Lock()
+        """Guards the index and the segments."""
+        self.segments: dict[int, Segment] = {}
+        """What is known, by the file's id."""
+        self.own: set[Segment] = set()
+        """Those that this process is writing: its writer tells the index."""
+        self.looked_at = 0
+        """When it last began to look who else is writing."""
+        self.alone_at = 0
+        """When it last began to look and saw that nobody else was; 0 if somebody was the last time."""
+        self._refreshing = Lock()
+        self._begun = self._done = 0
+        self._readers = ThreadPoolExecutor(options.workers, "safekeeper-hdfs-read")
+
+    def path(self, *names: str) -> str:
+        """The path of something below the root."""
+        return "/".join([self.place.root, *names])
+
+    # --- catching up --------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Learn of everything that was acknowledged before this was called."""
+        asked = self._begun
+        with self._refreshing:
+            if self._done > asked:  # somebody else's, which began after we asked
+                return
+            self._begun = turn = self._begun + 1
+            self._catch_up()
+            self._done = turn
+
+    def _catch_up(self) -> None:
+        for _ in range(_TRIES):
+            with suppress(Missing):  # a compaction has moved it: list again
+                return self._catch_up_with(self.look())
+        raise Unavailable(
+            f"{self.place}: segments vanish faster than they can be read: too many compactions, try again"
+        )
+
+    def look(self) -> list[FileStatus]:
+        """The segments that are there, and with them who is writing."""
+        looked_at = now()
+        listing = self.client.listing(self.path("segments")) or []
+        with self.lock:
+            own = {segment.file_id for segment in self.own}
+        alone = all(status.file_id in own for status in listing if status.is_open)
+        self.looked_at, self.alone_at = looked_at, looked_at if alone else 0
+        return listing
+
+    def _catch_up_with(self, listing: list[FileStatus]) -> None:
+        with self.lock:
+            behind = [(self._segment(status), status) for status in listing]
+            behind = [
+                (segment, status) for segment, status in behind if segment not in self.own and not segment.complete
+            ]
+        loaded = self.in_parallel(lambda pair: pair[0].load(pair[1]), behind)
+        there = {status.file_id for status in listing}
+        with self.lock:
+            for found in loaded:
+                self.index.add(found)
+            gone = [segment for id, segment in self.segments.items() if id not in there and segment not in self.own]
+            for segment in gone:
+                del self.segments[segment.file_id]
+            if gone:
+                self.index.forget_files({segment.file_id for segment in gone})
+
+    def _segment(self, status: FileStatus) -> Segment:
+        segment = self.segments.get(status.file_id)
+        if segment is None:
+            path = self.path("segments", status.name)
+            segment = self.segments[status.file_id] = Segment(self.client, path, status.file_id)
+        return segment
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        """The values of *ids*, as of now or later."""
+        self.refresh()
+        found: dict[CheckpointId, Entry] = {}
+        for _ in range(_TRIES):
+            before, found = found, self._find(ids)
+            try:
+                values = self._fetch(found)
+                return [values.get(id) for id in ids]
+            except (Unavailable, KeyError) as error:
+                if found == before:  # it is still there and cannot be read
+                    raise error if isinstance(error, Unavailable) else Unavailable(str(self.place)) from error
+                self.refresh()  # perhaps it was moved or replaced
+        raise Unavailable(f"{self.place}: values move faster than they can be read: try again")
+
+    def _find(self, ids: Sequence[CheckpointId]) -> dict[CheckpointId, Entry]:
+        with self.lock:
+            entries = ((id, self.index.find(id.group, id.key)) for id in ids)
+            return {id: entry for id, entry in entries if entry is not None}
+
+    def _fetch(self, found: dict[CheckpointId, Entry]) -> dict[CheckpointId, bytes]:
+        records = self.records(found.values())
+        values: dict[CheckpointId, bytes] = {}
+        for id, entry in found.items():
+            group, key, values[id] = open_record(records[entry], self._where(entry))
+            if (group, key) != (id.group, id.key):
+                raise Corruption(f"{self._where(entry)}: holds {group}/{key!r} where the index says {id}")
+        large = [(id, Head.decode(values[id], self._where(entry))) for id, entry in found.items() if entry.is_head]
+        if large:
+            folder = self.path("chunks")
+            values.update(zip((id for id, _ in large), read_chunks(self, folder, [h for _, h in large]), strict=True))
+        return values
+
+    def records(self, entries: Iterable[Entry]) -> dict[Entry, bytes]:
+        """The whole records of *entries*, read in few pieces, several at once."""
+        runs: list[list[Entry]] = []
+        for entry in sorted(entries, key=lambda entry: (entry.file_id, entry.offset)):
+            if runs and _fits(runs[-1], entry):
+                runs[-1].append(entry)
+            else:
+                runs.append([entry])
+        with self.lock:
+            segments = dict(self.segments)
+        records: dict[Entry, bytes] = {}
+        for run, data in zip(runs, self.in_parallel(lambda run: _read_run(segments, run), runs), strict=True):
+            for entry in run:
+                start = entry.offset - run[0].offset
+                records[entry] = data[start : start + entry.size]
+        return records
+
+    def heads(self, entries: Iterable[Entry]) -> list[Head]:
+        """The heads of large values, from their records."""
+        return [
+            Head.decode(open_record(record, self._where(entry))[2], self._where(entry))
+            for entry, record in self.records(entries).items()
+        ]
+
+    def _where(self, entry: Entry) -> str:
+        segment = self.segments.get(entry.file_id)
+        return f"{segment.path if segment else entry.file_id}: offset {entry.offset}"
+
+    def in_parallel(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """*work* on all *items*, several at once. Not to be called inside such work."""
+        if len(items) < 2:
+            return [work(item) for item in items]
+        try:
+            futures = [self._readers.submit(work, item) for item in items]
+        except RuntimeError as error:
+            raise Closed("this store was closed: open a new one") from error
+        return [future.result() for future in futures]
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._readers.shutdown()
+        self.client.close()
+
+
+def _fits(run: list[Entry], entry: Entry) -> bool:
+    last = run[-1]
+    near = entry.file_id == last.file_id and entry.offset <= last.offset + last.size + _RUN_GAP
+    return near and entry.offset + entry.size - run[0].offset <= _RUN_BYTES
+
+
+def _read_run(segments: dict[int, Segment], run: list[Entry]) -> bytes:
+    end = max(entry.offset + entry.size for entry in run)
+    return segments[run[0].file_id].read(run[0].offset, end - run[0].offset)

@@ -1,0 +1,58 @@
+"""Connections that wait for their next use. No lock: what is popped belongs to whoever popped it."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import Generic, Protocol, TypeVar
+
+
+class Connection(Protocol):
+    """What has to be known of a connection to keep it."""
+
+    def is_good(self) -> bool:
+        """Whether it can still be used, as far as can be told without much ado."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+C = TypeVar("C", bound=Connection)
+
+
+class Idle(Generic[C]):
+    """Keeps at most so many connections, the one that was used last on top."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._links: deque[C] = deque()
+        self._open = True
+
+    def take(self) -> C | None:
+        """A good one, for the caller alone; None if there is none. Those that have gone bad meanwhile are closed."""
+        with suppress(IndexError):
+            while True:
+                link = self._links.pop()
+                if link.is_good():
+                    return link
+                link.close()
+        return None
+
+    def keep(self, link: C) -> None:
+        """Keep *link* for the next one, or close it if there are enough or `close` was called."""
+        if len(self) >= self._most:
+            link.close()
+            return
+        self._links.append(link)
+        if not self._open:  # looked at after it was appended: whoever closes sees it, or is seen here
+            self.close()
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def close(self) -> None:
+        """Close all of them, and those that are still to be kept."""
+        self._open = False
+        with suppress(IndexError):
+            while True:
+                self._links.pop().close()

@@ -1,0 +1,91 @@
+"""What other folders know of the ids of one folder: which of its records they have replaced, and which hide theirs.
+
+A put that another folder has replaced is as good as a grave: of no use but to hide older puts of its own folder. And a
+grave is needed as long as any folder holds an older record of its id, or a writer might still bring one: one that had
+chosen its sequence before the grave was written, and has not finished.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from safekeeper.backends.log.format import segment_of
+from safekeeper.backends.log.index_file import IndexTable, common_entries
+from safekeeper.backends.log.root import Root
+from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.log.store import AllView, Store
+from safekeeper.errors import Corruption
+
+_MOST_COMPARED: Final = 50_000  # ids that two folders share, in one pass; of the others the worst is assumed
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What is true of each entry of a folder's table."""
+
+    replaced: Mask
+    """Another folder has a newer record."""
+    hiding: Mask
+    """Another folder has an older record, or may get one."""
+
+
+def compare(root: Root, store: Store, table: IndexTable) -> Elsewhere:
+    """What the other folders of *root* know of the ids in *table*, which is that of *store*."""
+    nothing = Elsewhere(np.zeros(len(table), bool), np.zeros(len(table), bool))
+    others = [other for other in root.stores() if other is not store]
+    if not others:
+        return nothing
+    settled = all(other.is_settled() for other in others)  # before they are caught up with
+    views = [view for view in root.look(lambda store, _: store.view_all()) if view.store is not store]
+    known = settled and {view.store for view in views} == {*others}
+    replaced, hiding = nothing.replaced, np.full(len(table), not known)
+    with ExitStack() as files:
+        with store.lock:
+            own = _Stamps(store.view_all(), files)
+        for view in views:
+            _compare_two(table, own, view.table.merged(view.new), _Stamps(view, files), replaced, hiding)
+    return Elsewhere(replaced, hiding)
+
+
+def _compare_two(
+    table: IndexTable, own: _Stamps, theirs: IndexTable, other: _Stamps, replaced: Mask, hiding: Mask
+) -> None:
+    if table.seed != theirs.seed and len(theirs):
+        hiding[:] = True
+        return
+    here, there = common_entries(table, theirs)
+    hiding[here[_MOST_COMPARED:]] = True
+    for at, their_at in zip(here[:_MOST_COMPARED].tolist(), there.tolist(), strict=False):
+        try:
+            newer = other.of(int(theirs.places[their_at])) > own.of(int(table.places[at]))
+        except Corruption:  # its file was compacted away meanwhile, or it is damaged: whoever reads it will say so
+            hiding[at] = True
+            continue
+        replaced[at] |= newer
+        hiding[at] |= not newer
+
+
+class _Stamps:
+    """Reads the sequence and epoch of records, through files of its own: those of a view may go away meanwhile."""
+
+    def __init__(self, view: AllView, files: ExitStack) -> None:
+        self._view = view
+        self._files = files
+        self._open: dict[int, Segment] = {}
+
+    def of(self, place: int) -> tuple[int, int]:
+        """The sequence and epoch of the record at *place*."""
+        number = segment_of(place)
+        segment = self._open.get(number)
+        if segment is None:
+            segment = self._view.open_copy(number)
+            self._open[number] = segment
+            self._files.callback(segment.close)
+        return segment.read_stamp(place)

@@ -1,0 +1,138 @@
+"""What is left of a damaged log, found without its index, and without its manifest if need be. Nothing is changed.
+
+Every segment is walked past what is damaged. Of each id the record with the highest (sequence, epoch) counts, as
+always: if that one is damaged, the id is lost, and no older value takes its place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from safekeeper.backend import CheckpointId, Damage, Intact
+from safekeeper.backends.log.claim import writer_folders
+from safekeeper.backends.log.format import COLUMNS, GRAVE_BIT, SEGMENT_HEAD, place_of
+from safekeeper.backends.log.head import Head
+from safekeeper.backends.log.manifest import SegmentEntry
+from safekeeper.backends.log.recovery import find_manifest
+from safekeeper.backends.log.scan import row_places, whole_ids
+from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.log.verify import BadBlock, damage_of, walk
+from safekeeper.errors import Corruption
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The newest record of an id that was met so far."""
+
+    stamp: tuple[int, int]
+    segment: Segment
+    place: int
+
+
+class Salvage:
+    """One walk over a root."""
+
+    def __init__(self, root: Path, checked: Callable[[int], object]) -> None:
+        self._root = root
+        self._checked = checked
+        self._last: dict[tuple[bytes, bytes], _Last] = {}
+
+    def run(self) -> Iterator[Intact | Damage]:
+        """Everything that is intact, and everything that is lost."""
+        for folder in writer_folders(self._root):
+            yield from self._folder(folder)
+        by_segment: dict[Segment, list[tuple[CheckpointId, int]]] = {}
+        for (group, key), last in self._last.items():
+            if not last.place & GRAVE_BIT:
+                by_segment.setdefault(last.segment, []).append((CheckpointId(group.decode(), key), last.place))
+        for segment, puts in by_segment.items():
+            with _opened(segment):
+                yield from (_outcome(segment, id, place) for id, place in puts)
+
+    def _folder(self, folder: Path) -> Iterator[Damage]:
+        head = Head.of_reader(folder)
+        try:
+            manifest = find_manifest(folder, head)
+            entries = list(manifest.segments) if manifest else []
+            durable = max(manifest.sequence if manifest else 0, (head and head.synced) or 0)
+        except Corruption as error:
+            damage = damage_of(error)
+            yield Damage(
+                damage.place, f"{damage.problem}: what was deleted lately may be back, and a segment may be gone"
+            )
+            entries, durable = list(_segments_in(folder)), 0
+        for entry in entries:
+            segment = Segment(folder, entry)
+            try:
+                with _opened(segment):
+                    yield from self._segment(segment, entry, durable)
+                    self._checked(os.fstat(segment.fd).st_size)
+            except Corruption as error:
+                yield damage_of(error)
+
+    def _segment(self, segment: Segment, entry: SegmentEntry, durable: int) -> Iterator[Damage]:
+        for found in walk(segment, entry, durable):
+            if isinstance(found, BadBlock):
+                yield from self._bad_block(segment, found)
+                continue
+            for group, key, place in zip(found.groups, found.keys, found.places, strict=True):
+                self._meet(group, key, segment, place)
+
+    def _bad_block(self, segment: Segment, bad: BadBlock) -> Iterator[Damage]:
+        """Take what is whole of a block that is not."""
+        header, where = bad.header, f"{segment.path}: offset {bad.offset}"
+        if header is None:
+            yield Damage(where, "no whole block: ids that cannot be told are lost, or have an older value")
+            return
+        if header.kind == COLUMNS:
+            places = list(row_places(place_of(segment.number, bad.offset), header.records))
+        else:
+            block = place_of(segment.number, bad.offset)
+            places = [block + (start >> 3) | grave for start, grave in whole_ids(bad.raw, header)]
+        lost = header.records - len(places)
+        for place in places:
+            try:
+                group, key = segment.read_id(place)
+            except Corruption:
+                lost += 1
+                continue
+            self._meet(group, key, segment, place)
+        if lost:
+            yield Damage(where, f"{lost} records whose ids cannot be told are lost, or their ids have an older value")
+
+    def _meet(self, group: bytes, key: bytes, segment: Segment, place: int) -> None:
+        stamp = segment.read_stamp(place)
+        before = self._last.get((group, key))
+        if before is None or before.stamp <= stamp:
+            self._last[group, key] = _Last(stamp, segment, place)
+
+
+@contextmanager
+def _opened(segment: Segment) -> Iterator[None]:
+    """Have a segment open, whatever its head says: the manifest has what is needed of it."""
+    segment.open(checked=False)
+    try:
+        yield
+    finally:
+        segment.close()
+
+
+def _outcome(segment: Segment, id: CheckpointId, place: int) -> Intact | Damage:
+    try:
+        return Intact(id, segment.read_value(place, id.group.encode(), id.key))
+    except Corruption as error:
+        return Damage(damage_of(error).place, "the value is damaged", id)
+
+
+def _segments_in(folder: Path) -> Iterator[SegmentEntry]:
+    """The segments of a folder without a manifest, by what they say of themselves."""
+    for path in sorted(folder.glob("*.segment")):
+        with path.open("rb") as file:
+            raw = file.read(SEGMENT_HEAD.size)
+        if len(raw) == SEGMENT_HEAD.size:
+            _, _, number, nonce, _ = SEGMENT_HEAD.unpack(raw)
+            yield SegmentEntry(number, nonce, sequence=1)

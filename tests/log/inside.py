@@ -1,0 +1,77 @@
+"""What runs inside a `Peer`: among others, stopping itself (SIGSTOP) between two steps of a write."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from safekeeper import Batch, CheckpointId
+from safekeeper.backends.log.files import Files
+from safekeeper.backends.log.head import Head
+
+FILE_STEPS = ("create", "write", "write_synced", "sync", "sync_folder", "replace", "remove")
+HEAD_STEPS = ("choose", "take", "publish", "publish_generation")
+
+
+def compact(store: Any) -> None:
+    """Compact whatever has a dead record."""
+    store.compact()
+
+
+def fork_a_child_that_stays(store: Any) -> None:
+    """Leave a child behind, which may outlive this process by a moment."""
+    if os.fork() == 0:
+        time.sleep(0.5)
+        os._exit(0)
+
+
+def steps_of_a_write(store: Any, operations: dict[CheckpointId, bytes]) -> list[str]:
+    """Write, and tell before which steps it could be stopped."""
+    passed: list[str] = []
+    with _before_each_step(passed.append):
+        store.write(Batch(operations))
+    return passed
+
+
+def write_and_stop(store: Any, operations: dict[CheckpointId, bytes], step: int) -> None:
+    """Write, and stop before the step with that number; at the last one, the write is over but not yet answered."""
+    passed: list[str] = []
+
+    def stop(name: str) -> None:
+        passed.append(name)
+        if len(passed) == step + 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    with _before_each_step(stop):
+        store.write(Batch(operations))
+        stop("answer")
+
+
+@contextmanager
+def _before_each_step(call: Callable[[str], None]) -> Iterator[None]:
+    """Call *call* with its name before everything that a writer does to files and to its head, and looks at there."""
+    saved = [
+        (cls, name, cls.__dict__[name]) for cls, names in ((Files, FILE_STEPS), (Head, HEAD_STEPS)) for name in names
+    ]
+    fenced = Head.__dict__["fenced"]
+    for cls, name, method in saved:
+        setattr(cls, name, _announced(method, name, call))
+    Head.fenced = property(_announced(fenced.fget, "fenced", call))  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for cls, name, method in saved:
+            setattr(cls, name, method)
+        Head.fenced = fenced
+
+
+def _announced(method: Callable[..., Any], name: str, call: Callable[[str], None]) -> Callable[..., Any]:
+    def announced(*args: Any) -> Any:
+        call(name)
+        return method(*args)
+
+    return announced

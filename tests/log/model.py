@@ -1,0 +1,300 @@
+"""The protocol of several writers ("Several writers" in `docs/format.md`) as a small model, explored exhaustively.
+
+Each process is a generator that yields between any two steps that others can come between. `explore` tries every order
+of steps, with kills where a scenario allows them, and checks each history against the contract's order. `Mistakes` are
+the steps left out or done in the wrong order; each must be caught by some scenario.
+
+One id is enough: what is promised is the order of the writes of one id.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from itertools import count
+
+from .history import FOREVER, Operation, problem
+
+Value = str | None
+Record = tuple[int, int, Value]
+"""Sequence, epoch, value; None is a grave."""
+Steps = Generator[None, None, None]
+
+NOTHING: Record = (0, 0, None)
+
+
+def _stamp(record: Record) -> tuple[int, int]:
+    return record[:2]
+
+
+class Mistake(enum.Enum):
+    """What a careless implementation would do."""
+
+    NONE = "nothing wrong"
+    NO_LOOK = "a writer does not look at what others have taken"
+    TAKE_LATE = "a writer says what it has taken after it wrote, not before"
+    ANSWER_BEFORE_SYNC = "a writer answers before its block is there"
+    SHOW_LATE = "a writer answers before readers can see the block"
+    NO_FENCE_CHECK = "a writer does not look whether it was taken over"
+    TAIL_BEFORE_FENCE = "a claim reads the tail and sets the fence then"
+    DROP_BLINDLY = "a grave is dropped although another folder has something older"
+    DROP_UNSETTLED = "a grave is dropped although a writer may still bring something older"
+    SETTLED_TOO_LATE = "whether writers are settled is looked at after their folders were"
+    LOOK_ONCE = "a reader does not look again when a folder has changed meanwhile"
+    NO_CATCHING_UP = "a reader does not catch up"
+
+
+_serial = count()
+
+
+def _number() -> int:
+    return next(_serial)
+
+
+@dataclass
+class Head:
+    """What a writer shows to others."""
+
+    number: int = field(default_factory=_number)
+    visible: int = 0
+    taken: int = 0
+    choosing: bool = False
+    fenced: bool = False
+
+
+@dataclass
+class Segment:
+    """A file; a writer that was taken over still has it open."""
+
+    number: int = field(default_factory=_number)
+    records: list[Record] = field(default_factory=list)
+    sealed_at: int | None = None
+
+    def readable(self) -> list[Record]:
+        return self.records[: self.sealed_at]
+
+
+@dataclass
+class Folder:
+    """A writer's folder: what its manifest names, and how often that has changed."""
+
+    epoch: int
+    head: Head = field(default_factory=Head)
+    segments: list[Segment] = field(default_factory=lambda: [Segment()])
+    generation: int = 0
+
+    def records(self) -> list[Record]:
+        """What readers may see."""
+        visible = self.head.visible
+        return [record for segment in self.segments for record in segment.readable() if record[0] <= visible]
+
+    def mark(self) -> tuple[int, int, int]:
+        """What tells a reader whether anything has changed."""
+        return self.head.number, self.head.visible, self.generation
+
+
+@dataclass
+class World:
+    """Everything that the processes share, and what their callers have seen."""
+
+    mistake: Mistake
+    folders: list[Folder]
+    history: list[Operation] = field(default_factory=list)
+    clock: Callable[[], int] = field(default_factory=lambda: count(1).__next__)
+
+    def begin(self, kind: str, value: Value = None) -> Operation:
+        operation = Operation(kind, value, self.clock())
+        self.history.append(operation)
+        return operation
+
+    def end(self, operation: Operation, certain: bool = True) -> None:
+        operation.end, operation.certain = self.clock(), certain
+
+
+def write(world: World, folder: Folder, value: Value) -> Steps:
+    """One write, as in "Append"."""
+    operation = world.begin("write", value)
+    head, segment, epoch, wrong = folder.head, folder.segments[-1], folder.epoch, world.mistake
+    head.choosing = True
+    yield
+    others = [other.head.taken for other in world.folders if other.head is not head]
+    sequence = max([head.taken, *([] if wrong is Mistake.NO_LOOK else others)]) + 1
+    yield
+    if wrong is not Mistake.TAKE_LATE:
+        head.taken, head.choosing = sequence, False
+        yield
+    if wrong is Mistake.ANSWER_BEFORE_SYNC:
+        world.end(operation)
+        yield
+    segment.records.append((sequence, epoch, value))
+    yield
+    if head.fenced and wrong is not Mistake.NO_FENCE_CHECK:
+        world.end(operation, certain=False)
+        return
+    yield
+    if wrong is Mistake.SHOW_LATE:
+        world.end(operation)
+        yield
+    head.taken, head.choosing, head.visible = max(sequence, head.taken), False, max(sequence, head.visible)
+    yield
+    if operation.end == FOREVER:
+        world.end(operation)
+
+
+def read(world: World) -> Steps:
+    """One read, as in "Read"."""
+    operation = world.begin("read")
+    while True:
+        marks, records = [], [NOTHING]
+        for folder in world.folders:
+            marks.append(folder.mark())
+            records += folder.records()
+            yield
+        if world.mistake is Mistake.LOOK_ONCE or marks == [folder.mark() for folder in world.folders]:
+            break
+    operation.value = max(records, key=_stamp)[2]
+    world.end(operation)
+
+
+def read_twice(world: World) -> Steps:
+    """Two reads of a process that keeps what it has read for the second one."""
+    yield from read(world)
+    yield
+    if world.mistake is Mistake.NO_CATCHING_UP:
+        again = world.begin("read")
+        again.value = world.history[-2].value
+        world.end(again)
+    else:
+        yield from read(world)
+
+
+def compact(world: World, folder: Folder) -> Steps:
+    """One pass over a folder: what is replaced becomes a grave, a grave that hides nothing goes."""
+    wrong = world.mistake
+    others = [other for other in world.folders if other is not folder]
+    if not folder.records():
+        return
+    last = max(folder.records(), key=_stamp)
+    settled = all(_settled(other) for other in others)
+    yield
+    while True:
+        marks, found = [], []
+        for other in others:
+            marks.append(other.mark())
+            found += other.records()
+            yield
+        if marks == [other.mark() for other in others]:
+            break
+    if wrong is Mistake.SETTLED_TOO_LATE:
+        yield
+        settled = all(_settled(other) for other in others)
+    replaced = any(_stamp(record) > _stamp(last) for record in found)
+    hides = any(_stamp(record) < _stamp(last) for record in found) and wrong is not Mistake.DROP_BLINDLY
+    may_hide = hides or (not settled and wrong is not Mistake.DROP_UNSETTLED)
+    is_grave = last[2] is None or replaced
+    kept = [] if is_grave and (replaced or not may_hide) else [last]
+    yield
+    folder.segments = [Segment(records=kept, sealed_at=len(kept)), Segment()]
+    folder.generation += 1
+    yield
+
+
+def _settled(folder: Folder) -> bool:
+    return not folder.head.choosing and folder.head.taken == folder.head.visible
+
+
+def take_over(world: World, folder: Folder, epoch: int) -> Steps:
+    """One claim of the folder of a writer that is taken for dead, as in "Claim"."""
+    old, wrong = folder.head, world.mistake
+    if wrong is not Mistake.TAIL_BEFORE_FENCE:
+        old.fenced = True
+        yield
+    tail = folder.segments[-1]
+    sealed_at = len(tail.records)
+    yield
+    if wrong is Mistake.TAIL_BEFORE_FENCE:
+        old.fenced = True
+        yield
+    tail.sealed_at = sealed_at
+    last = max([record[0] for segment in folder.segments for record in segment.readable()], default=0)
+    folder.epoch = epoch
+    folder.head = Head(visible=last, taken=last)
+    folder.segments = [*folder.segments, Segment()]
+    folder.generation += 1
+    yield
+
+
+# --- exploring --------------------------------------------------------------------------------------------------------
+
+Program = Callable[[World], Steps]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Processes that run beside each other, on folders with these epochs."""
+
+    epochs: tuple[int, ...]
+    programs: tuple[Program, ...]
+    killable: frozenset[int] = frozenset()
+    """Which of the processes may be killed at any moment."""
+
+
+def explore(scenario: Scenario, mistake: Mistake) -> tuple[str | None, int]:
+    """What goes wrong in some order of the steps, None if nothing does in any; and how many states were tried."""
+    seen: set[str] = set()
+    schedules: list[tuple[int, ...]] = [()]
+    while schedules:
+        schedule = schedules.pop()
+        world, running = _replay(scenario, mistake, schedule)
+        state = _state(world, running)
+        if state in seen:
+            continue
+        seen.add(state)
+        if not running:
+            for _ in read(world):  # by somebody who comes later
+                pass
+            if (found := problem(world.history)) is not None:
+                return f"{found} after {schedule}", len(seen)
+        for process in running:
+            schedules.append((*schedule, process))
+            if process in scenario.killable:
+                schedules.append((*schedule, ~process))
+    return None, len(seen)
+
+
+def _replay(scenario: Scenario, mistake: Mistake, schedule: tuple[int, ...]) -> tuple[World, dict[int, Steps]]:
+    """The world after some steps: each number is that of the process that takes one, or its complement for a kill."""
+    global _serial
+    _serial = count()
+    world = World(mistake, [Folder(epoch) for epoch in scenario.epochs])
+    running = {number: program(world) for number, program in enumerate(scenario.programs)}
+    for choice in schedule:
+        process = choice if choice >= 0 else ~choice
+        if choice < 0:
+            _kill(world, running.pop(process))
+        elif next(running[process], "over") == "over":
+            del running[process]
+    return world, running
+
+
+def _kill(world: World, steps: Steps) -> None:
+    frame: Steps | None = steps
+    while frame is not None:
+        operation = frame.gi_frame.f_locals.get("operation") if frame.gi_frame else None
+        if operation is not None and operation.end == FOREVER:
+            world.end(operation, certain=False)
+        frame = frame.gi_yieldfrom  # type: ignore[assignment]
+    steps.close()
+
+
+def _state(world: World, running: dict[int, Steps]) -> str:
+    """All that decides what happens next, as a string."""
+    parts = [repr(world.folders), repr(world.history)]
+    for number, steps in running.items():
+        frame: Steps | None = steps
+        while frame is not None:
+            local = {name: value for name, value in frame.gi_frame.f_locals.items() if name != "world"}
+            parts.append(f"{number} {frame.gi_frame.f_lasti} {local!r}")
+            frame = frame.gi_yieldfrom  # type: ignore[assignment]
+    return "\n".join(parts)

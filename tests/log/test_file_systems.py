@@ -1,0 +1,81 @@
+"""The file systems that `docs/format.md` names: two processes on one root, each seeing the other, one killed."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
+IMAGE = (
+    "truncate -s 400M {folder}/image && mkfs.KIND -q {folder}/image && mount -o loop {folder}/image {folder}/mounted"
+)
+MOUNTS = {
+    "overlay": "mkdir {folder}/lower {folder}/upper {folder}/work && mount -t overlay overlay"
+    " -o lowerdir={folder}/lower,upperdir={folder}/upper,workdir={folder}/work {folder}/mounted",
+    "tmpfs": "mount -t tmpfs none {folder}/mounted",
+    **{kind: IMAGE.replace("KIND", kind) for kind in ("ext4", "xfs", "btrfs")},
+}
+
+PROGRAM = """
+import sys
+from safekeeper import Batch, CheckpointId
+from safekeeper.backends.local import file_system_type
+from safekeeper.backends.log import LogBackend
+from safekeeper.testing.peer import Peer
+from pathlib import Path
+
+root = Path(sys.argv[1]) / "store"
+a, b = CheckpointId("group", b"a"), CheckpointId("group", b"b")
+with LogBackend(root) as store, Peer(f"log://{root}") as peer, Peer(f"log://{root}") as third:
+    print(file_system_type(root))
+    for turn in range(50):
+        value = b"%d" % turn
+        (store, peer)[turn % 2].write(Batch({a: value}))
+        assert [handle.read([a]) for handle in (store, peer, third)] == [[value]] * 3, turn
+        if turn == 20:
+            third.write(Batch({b: b"third"}))
+            third._process.kill()
+            third._process.wait()
+            third = Peer(f"log://{root}")
+        if turn % 15 == 0:
+            store.compact()
+    third.write(Batch({a: b"last"}))
+    third.close()
+    assert [handle.read([a, b]) for handle in (store, peer)] == [[b"last", b"third"]] * 2
+    assert list(store.verify()) == []
+print("fine", len(list(root.glob("writer-*"))))
+"""
+
+
+def try_on(folder: Path, mount: str | None) -> list[str]:
+    """Run the program on a file system that is mounted for it alone; what it says."""
+    (folder / "mounted").mkdir()
+    script = folder / "program.py"
+    script.write_text(PROGRAM)
+    command = f"{sys.executable} {script} {folder}/mounted"
+    if mount is not None:
+        command = f"({mount.format(folder=folder)}) >&2 || exit 77; {command}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    alone = [] if mount is None else ["unshare", "--mount"]
+    ran = subprocess.run([*alone, "sh", "-c", command], env=environment, capture_output=True, text=True, check=False)
+    if mount is not None and ran.returncode in (1, 77) and "fine" not in ran.stdout and "Traceback" not in ran.stderr:
+        pytest.skip(f"cannot be mounted here: {ran.stderr.strip().splitlines()[-1:]}")
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.split()
+
+
+def test_several_processes_share_a_log_on_the_file_system_of_the_tests(tmp_path):
+    assert try_on(tmp_path, None)[1:] == ["fine", "3"]
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("kind", MOUNTS if LONG else ["overlay"])
+def test_several_processes_share_a_log_on(kind, tmp_path):
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no unshare(1) to mount with")
+    *found, fine, folders = try_on(tmp_path, MOUNTS[kind])
+    assert found in ([kind], [])  # that of a btrfs cannot be told from a path
+    assert (fine, folders) == ("fine", "3")

@@ -1,0 +1,103 @@
+"""Every order of the steps of a few processes, by the protocol and with one mistake in it."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from .history import Operation, problem
+from .model import Mistake, Scenario, Steps, World, compact, explore, read, read_twice, take_over, write
+
+LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
+
+
+def doing(*steps: Callable[[World], Steps]) -> Callable[[World], Steps]:
+    """A process that does one thing after the other."""
+
+    def program(world: World) -> Steps:
+        for step in steps:
+            yield from step(world)
+
+    return program
+
+
+def put(folder: int, value: str | None) -> Callable[[World], Steps]:
+    return lambda world: write(world, world.folders[folder], value)
+
+
+def tidy(folder: int) -> Callable[[World], Steps]:
+    return lambda world: compact(world, world.folders[folder])
+
+
+def claim(folder: int, epoch: int) -> Callable[[World], Steps]:
+    return lambda world: take_over(world, world.folders[folder], epoch)
+
+
+SCENARIOS = {
+    "a writer and a reader": Scenario((1,), (doing(put(0, "a"), put(0, "b")), read_twice)),
+    "a writer that lives is taken over": Scenario((1,), (doing(put(0, "a")), doing(claim(0, 2)))),
+    "a folder is claimed and written": Scenario((1,), (doing(put(0, "a")), doing(claim(0, 2), put(0, "b")))),
+    "two writers": Scenario((2, 1), (doing(put(0, "a"), put(0, "b")), doing(put(1, "c")))),
+    "a put, replaced by a grave; both go": Scenario(
+        (1, 2), (doing(put(0, "a"), put(1, None), tidy(0), tidy(1)), doing(read))
+    ),
+    "a put, and a grave that goes": Scenario((1, 2), (doing(put(0, "a")), doing(put(1, None), tidy(1)))),
+    "a writer is killed and its folder claimed": Scenario(
+        (2, 1), (doing(put(0, "a")), doing(put(1, "b")), doing(claim(0, 3))), frozenset({0})
+    ),
+    "a put, and a grave that goes, watched": Scenario(
+        (1, 2), (doing(put(0, "a")), doing(put(1, None), tidy(1)), doing(read))
+    ),
+}
+LARGE = {
+    "two writers and a reader": Scenario((1, 2), (doing(put(0, "a")), doing(put(1, "b")), read_twice)),
+    "a delete, and compaction of both": Scenario(
+        (1, 2), (doing(put(0, "a"), tidy(0)), doing(put(1, None), tidy(1)), doing(read))
+    ),
+    "a writer is killed, its folder claimed and written": Scenario(
+        (2, 1), (doing(put(0, "a")), doing(put(1, "b")), doing(claim(0, 3), put(0, "c"))), frozenset({0})
+    ),
+    "a writer that lives is taken over, watched": Scenario(
+        (1, 2), (doing(put(0, "a"), put(0, "b")), doing(claim(0, 3), put(0, "c")), doing(read))
+    ),
+}
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("scenario", [*SCENARIOS.values(), *(LARGE.values() if LONG else ())])
+def test_no_order_of_the_steps_breaks_the_contract(scenario):
+    found, states = explore(scenario, Mistake.NONE)
+    assert found is None
+    assert states > 50
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    "mistake", [each for each in Mistake if each is not Mistake.NONE], ids=lambda mistake: mistake.name
+)
+def test_a_mistake_in_any_step_is_caught(mistake):
+    caught = (explore(scenario, mistake)[0] for scenario in SCENARIOS.values())
+    assert any(caught), f"nobody notices that {mistake.value}"
+
+
+HISTORIES = {
+    "a read of what was never written": [("read", "a", 1, 2)],
+    "a read before the write": [("read", "a", 1, 2), ("write", "a", 3, 4)],
+    "a read of what is overwritten": [("write", "a", 1, 2), ("write", "b", 3, 4), ("read", "a", 5, 6)],
+    "a read of what is deleted": [("write", "a", 1, 2), ("write", None, 3, 4), ("read", "a", 5, 6)],
+    "a write that is not seen": [("write", "a", 1, 2), ("read", None, 3, 4)],
+    "two overlapping writes seen in turns": [
+        *[("write", "a", 1, 4), ("write", "b", 2, 3)],
+        *[("read", "a", 5, 6), ("read", "b", 7, 8), ("read", "a", 9, 10)],
+    ],
+}
+
+
+@pytest.mark.parametrize("operations", HISTORIES.values(), ids=HISTORIES)
+def test_a_history_that_no_order_explains_is_found_out(operations):
+    assert problem(Operation(*fields) for fields in operations) is not None
+
+
+def test_a_history_that_an_order_explains_is_no_problem():
+    fields = [("write", "a", 1, 4), ("write", "b", 2, 3), ("read", "a", 3, 5), ("read", "b", 6, 7), ("read", "b", 8, 9)]
+    assert problem(Operation(*each) for each in fields) is None

@@ -1,0 +1,299 @@
+"""Several processes on one root: what they see of each other, and what they leave behind."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import safekeeper
+from safekeeper import Batch, CheckpointId, Conflict
+from safekeeper.backend import Scope
+from safekeeper.backends.log import LogBackend, LogOptions
+from safekeeper.testing.peer import Peer
+
+from .history import FOREVER, Operation, problem
+from .inside import compact, fork_a_child_that_stays, write_and_stop
+from .power import QuickFiles
+from .test_stopped_writer import wait_until_stopped
+
+LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
+
+
+def id_of(name: object) -> CheckpointId:
+    return CheckpointId("group", str(name).encode())
+
+
+def put(store: LogBackend | Peer, **values: bytes) -> None:
+    store.write(Batch({id_of(name): value for name, value in values.items()}))
+
+
+def delete(store: LogBackend | Peer, *names: str) -> None:
+    batch = Batch()
+    for name in names:
+        batch.delete(id_of(name))
+    store.write(batch)
+
+
+def get(store: LogBackend | Peer, name: str) -> bytes | None:
+    return store.read([id_of(name)])[0]
+
+
+def folders_of(root: Path) -> int:
+    return len(list(root.glob("writer-*")))
+
+
+def files_of(root: Path) -> int:
+    return sum(len(names) for _, _, names in os.walk(root))
+
+
+# --- who has what -----------------------------------------------------------------------------------------------------
+
+
+def test_everybody_on_the_host_may_write_unless_writes_wait_in_a_buffer(tmp_path):
+    scopes = [LogBackend(tmp_path, LogOptions(sync=sync)).scope for sync in ("always", "interval", "none")]
+    assert scopes == [Scope.HOST, Scope.PROCESS, Scope.PROCESS]
+    with safekeeper.open(f"log://{tmp_path}/store?scope=network") as store:
+        assert store.scope is Scope.NETWORK
+
+
+def test_each_writer_has_a_folder_and_those_of_the_dead_are_used_again(tmp_path):
+    root, url = tmp_path / "store", f"log://{tmp_path}/store"
+    for turn in range(4):
+        with Peer(url) as one, Peer(url) as other, LogBackend(root) as store:
+            for handle, name in ((one, "one"), (other, "other"), (store, "ours")):
+                put(handle, **{name: b"%d" % turn})
+            assert folders_of(root) == 3
+            for handle in (one, other, store):
+                assert [get(handle, name) for name in ("one", "other", "ours")] == [b"%d" % turn] * 3
+            one._process.kill()
+
+
+def test_a_deleted_id_stays_deleted_whoever_compacts_and_in_whatever_order(tmp_path):
+    root, url = tmp_path / "store", f"log://{tmp_path}/store?segment=4K"
+    for order in ("ours first", "theirs first"):
+        with Peer(url) as peer, LogBackend(root, LogOptions(segment=4096)) as store:
+            put(peer, **{f"k{n}": bytes(200) for n in range(30)})
+            delete(store, *(f"k{n}" for n in range(30)))
+            passes = [store.compact, lambda peer=peer: peer.call(compact)]
+            for run_pass in passes if order == "ours first" else reversed(passes):
+                run_pass()
+                assert [get(handle, "k7") for handle in (store, peer)] == [None, None]
+                assert list(store.keys("group")) == peer.keys("group") == []
+            for run_pass in passes * 2:
+                run_pass()
+            assert store.stats().details["indexed"] <= 30, "graves of what is gone stay"
+    for index in root.glob("*/*.index"):
+        index.unlink()
+    with LogBackend(root) as store:
+        assert list(store.keys("group")) == []
+
+
+def test_what_one_writes_and_another_deletes_gives_its_space_back(tmp_path):
+    root, url = tmp_path / "store", f"log://{tmp_path}/store?segment=64K"
+    with Peer(url) as peer, LogBackend(root, LogOptions(segment=65536)) as store:
+        most = 0
+        for turn in range(40):
+            names = [f"{turn}-{n}" for n in range(20)]
+            put(peer, **dict.fromkeys(names, os.urandom(1000)))
+            delete(store, *names)
+            if turn % 8 == 7:
+                peer.call(compact)
+                store.compact()
+                most = max(most, store.stats().bytes_stored)
+        assert store.stats().ids == 0
+        assert most < 400_000, "800,000 bytes were written, and all of them deleted"
+
+
+def test_a_grave_is_kept_for_a_writer_that_has_not_finished(tmp_path):
+    """The put has chosen its sequence before the delete came, and is written after the grave might have gone."""
+    root, url = tmp_path / "store", f"log://{tmp_path}/store"
+    with Peer(url) as peer, LogBackend(root) as store:
+        put(store, a=b"first")  # the higher epoch is that of the peer
+        put(peer, b=b"")
+        for step in range(1, 4):
+            writing = threading.Thread(target=peer.call, args=(write_and_stop, {id_of("a"): b"late"}, step))
+            writing.start()
+            wait_until_stopped(peer._process.pid)
+            for _ in range(3):
+                delete(store, "a")
+            store.compact()
+            assert get(store, "a") is None
+            os.kill(peer._process.pid, signal.SIGCONT)
+            writing.join()
+            seen = get(store, "a")
+            store.compact()
+            assert get(store, "a") == seen == get(peer, "a"), "what was gone has come back without a write"
+
+
+# --- beside live writers ----------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "safekeeper.cli", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_stat_verify_and_compact_work_beside_live_writers(tmp_path):
+    root, url = tmp_path / "store", f"log://{tmp_path}/store"
+    with Peer(url) as dead:
+        put(dead, **{f"dead{n}": bytes(1000) for n in range(50)})
+        dead._process.kill()
+    with Peer(url) as peer, LogBackend(root) as store:
+        put(peer, live=b"theirs")  # in the folder of the dead one
+        put(store, ours=b"ours", **{f"dead{n}": b"" for n in range(40)})
+        with Peer(url) as another:
+            put(another, **{f"gone{n}": bytes(1000) for n in range(50)})
+            another._process.kill()
+        delete(store, *(f"gone{n}" for n in range(50)))
+        stat = json.loads(run("stat", url, "--json").stdout)
+        assert (stat["ids"], stat["writers"], stat["scope"]) == (52, 3, "host")
+        before, after = json.loads(run("compact", url, "--json").stdout).values()
+        assert before - after > 40_000, "what the dead one wrote was deleted since"
+        assert run("verify", url).returncode == 0
+        for handle in (peer, store):
+            assert [get(handle, name) for name in ("live", "ours", "gone1", "dead45")] == [
+                b"theirs",
+                b"ours",
+                None,
+                bytes(1000),
+            ]
+            put(handle, more=b"on")
+
+
+# --- the history of several processes under fire ----------------------------------------------------------------------
+
+
+class Player(threading.Thread):
+    """Uses a process of its own for some ids, at random, until told to stop; remembers what it did and when."""
+
+    def __init__(self, url: str, name: str) -> None:
+        super().__init__()
+        self.url, self.random, self.count = url, random.Random(name), 0
+        self.histories: dict[CheckpointId, list[Operation]] = {}
+        self.peer = Peer(url)
+        self.stop = threading.Event()
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.stop.is_set():
+                self.step()
+        except Exception as error:
+            self.error = error
+
+    def step(self) -> None:
+        id, dice = id_of(self.random.randrange(3)), self.random.random()
+        self.count += 1
+        operation = Operation("read" if dice < 0.5 else "write", None, time.monotonic())
+        if dice > 0.6:
+            operation.value = b"%s %d" % (self.name.encode(), self.count) + bytes(self.random.choice((0, 0, 3000)))
+        self.histories.setdefault(id, []).append(operation)
+        try:
+            self.do(id, operation)
+        except Conflict:
+            operation.certain = False
+        except (AssertionError, OSError):  # it was killed
+            operation.certain, ended = False, time.monotonic()
+            self.peer._process.wait()
+            operation.end = ended if operation.kind == "write" else FOREVER
+            self.peer = Peer(self.url)
+            return
+        operation.end = time.monotonic()
+
+    def do(self, id: CheckpointId, operation: Operation) -> None:
+        if operation.kind == "read":
+            (operation.value,) = self.peer.read([id])
+        else:
+            batch = Batch()
+            batch.delete(id) if operation.value is None else batch.put(id, operation.value)
+            self.peer.write(batch)
+        if self.random.random() < 0.03:
+            self.peer.call(compact)
+        if self.random.random() < 0.02:
+            self.peer.call(fork_a_child_that_stays)
+
+
+def disturb(player: Player, root: Path, dice: random.Random) -> None:
+    """Kill a player's process, or stop it for a while; meanwhile it may lose its lock."""
+    process, choice = player.peer._process, dice.random()
+    if process.poll() is not None:
+        return
+    if choice < 0.3:
+        process.kill()
+        return
+    process.send_signal(signal.SIGSTOP)
+    if choice < 0.6:
+        for lock in root.glob("*/lock"):
+            with suppress(FileNotFoundError):
+                if lock.read_text().startswith(f"process {process.pid} "):
+                    lock.unlink()
+    time.sleep(dice.random() * 0.3)
+    process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(1200)
+def test_the_history_of_processes_that_are_stopped_killed_and_forked_keeps_the_contracts_order(tmp_path):
+    root, seed = tmp_path / "store", os.environ.get("SAFEKEEPER_SEED", "7")
+    dice, until = random.Random(seed), time.monotonic() + (240 if LONG else 8)
+    players = [Player(f"log://{root}?segment=16K", f"{seed}-{n}") for n in range(3)]
+    for player in players:
+        player.start()
+    while time.monotonic() < until and all(player.error is None for player in players):
+        time.sleep(dice.random() * 0.3)
+        disturb(dice.choice(players), root, dice)
+    for player in players:
+        player.stop.set()
+    for player in players:
+        player.join()
+        player.peer.close()
+        assert player.error is None
+    histories: dict[CheckpointId, list[Operation]] = {}
+    with LogBackend(root) as store:
+        for id in {id for player in players for id in player.histories}:
+            histories[id] = [operation for player in players for operation in player.histories.get(id, [])]
+            last = Operation("read", None, time.monotonic())
+            (last.value,) = store.read([id])
+            last.end = time.monotonic()
+            histories[id].append(last)
+        assert list(store.verify()) == []
+    print(f"seed {seed}: {sum(map(len, histories.values()))} operations, {folders_of(root)} folders")
+    for id, history in histories.items():
+        assert problem(history) is None, id
+
+
+# --- what is left behind ----------------------------------------------------------------------------------------------
+
+
+def test_two_writers_opened_and_killed_again_and_again_keep_a_bounded_number_of_files(tmp_path):
+    root, most = tmp_path / "store", 0
+    for turn in range(1000 if LONG else 60):
+        children = [fork_a_writer(root, f"k{turn % 10}", turn) for _ in range(2)]
+        for child in children:
+            assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        most = max(most, files_of(root))
+    assert folders_of(root) <= 3
+    assert most <= 40
+    with LogBackend(root) as store:
+        for back in range(10):
+            assert get(store, f"k{(turn - back) % 10}") == b"%d" % (turn - back)
+
+
+def fork_a_writer(root: Path, name: str, turn: int) -> int:
+    """A process that opens the log, writes once and is killed."""
+    child = os.fork()
+    if child == 0:
+        try:
+            put(LogBackend(root, None, QuickFiles()), **{name: b"%d" % turn})
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return child

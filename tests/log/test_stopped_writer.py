@@ -1,0 +1,83 @@
+"""A writer that stops in any step of a write, is taken for dead, and goes on when another has its folder."""
+
+import os
+import signal
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from safekeeper import Batch, CheckpointId, Conflict
+from safekeeper.backends.log import LogBackend, LogOptions
+from safekeeper.testing.peer import PATIENCE, Peer
+
+from .inside import steps_of_a_write, write_and_stop
+
+A, B = CheckpointId("group", b"a"), CheckpointId("group", b"b")
+OPTIONS = LogOptions(segment=8192)
+
+# Within a segment, and with a new one begun: the block does not fit into what is left of the old one.
+SIZES = {"append": 10, "rotate": 5000}
+
+
+def wait_until_stopped(pid: int) -> None:
+    until = time.monotonic() + PATIENCE
+    while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+        assert time.monotonic() < until, "it does not stop"
+        time.sleep(0.001)
+
+
+def lose_the_lock_of(pid: int, root: Path) -> Path:
+    """Do what a file server does that forgets a lock: the file that the process has locked is not there any more."""
+    (folder,) = (lock.parent for lock in root.glob("*/lock") if lock.read_text().startswith(f"process {pid} "))
+    (folder / "lock").unlink()
+    return folder
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+def test_a_writer_stopped_in_any_step_and_taken_over_gets_conflict_and_has_lost_nothing(tmp_path, size):
+    root, url = tmp_path / "store", f"log://{tmp_path}/store?segment=8K"
+    with (
+        Peer(url) as peer,
+        LogBackend(root, OPTIONS) as store,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        peer.write(Batch({A: b"first"}))
+        steps = [*peer.call(steps_of_a_write, {A: bytes(size), B: bytes(size)}), "answer"]
+        assert {"choose", "take", "write_synced", "fenced", "publish"} <= {*steps}
+        assert ("replace" in steps) == (size == SIZES["rotate"])
+        for number, step in enumerate(steps):
+            acknowledged, late = b"acknowledged %d" % number, bytes([number]) * size
+            peer.write(Batch({A: acknowledged}))
+            writing = pool.submit(peer.call, write_and_stop, {A: late, B: late}, number)
+            wait_until_stopped(peer._process.pid)
+            folder = lose_the_lock_of(peer._process.pid, root)
+            store.compact()  # takes over what has no writer
+            assert not folder.exists()
+            seen = store.read([A, B])
+            assert seen in ([acknowledged, seen[1]], [late, late]), f"before {step}"
+            check_resumed(peer, store, writing, step, seen)
+        assert list(store.verify()) == []
+
+
+def check_resumed(peer: Peer, store: LogBackend, writing: Future[None], step: str, seen: list[bytes | None]) -> None:
+    store.write(Batch({B: b"ours"}))
+    os.kill(peer._process.pid, signal.SIGCONT)
+    error = writing.exception(PATIENCE)
+    if error is None:
+        assert seen[0] == seen[1], f"before {step}: acknowledged, and whoever took over had not seen it"
+        with pytest.raises(Conflict):
+            peer.write(Batch({A: b"refused"}))
+    else:
+        assert isinstance(error, Conflict)
+        assert "was taken over" in str(error)
+        assert step != "answer"
+    expected = [seen[0], b"ours"]
+    assert store.read([A, B]) == expected, f"before {step}: what was written late is seen after all"
+    assert peer.read([A, B]) == expected
+    with Peer(f"log://{store._root}?segment=8K") as fresh:
+        assert fresh.read([A, B]) == expected
+    peer.write(Batch({A: b"again"}))  # it claims another folder
+    assert store.read([A]) == [b"again"]

@@ -1,0 +1,406 @@
+"""`hdfs:` past the contract: how few files there are, what is cleaned up, what a process that dies leaves behind."""
+
+import os
+import threading
+import time
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+import pytest
+
+import safekeeper
+from safekeeper import Batch, CheckpointId, Survives, Unavailable
+from safekeeper.backends.hdfs.backend import survives_on
+from safekeeper.backends.hdfs.client import Client
+from safekeeper.backends.hdfs.placement import StockPlacement
+from safekeeper.backends.hdfs.trouble import Missing
+from safekeeper.backends.hdfs.writer import Writer
+from safekeeper.registry import Url
+from safekeeper.testing.peer import Peer
+
+LARGE = 8 << 20
+
+
+def id_of(number):
+    return CheckpointId(f"group{number % 3}", b"%d" % number)
+
+
+def put(store, number, value):
+    store.write(Batch({id_of(number): value}))
+
+
+def delete(store, *numbers):
+    batch = Batch()
+    for number in numbers:
+        batch.delete(id_of(number))
+    store.write(batch)
+
+
+def read(store, *numbers):
+    return store.read([id_of(number) for number in numbers])
+
+
+@pytest.fixture
+def files(hdfs, hdfs_url):
+    """Lists what is in a folder of the store, as the NameNode knows it."""
+    with closing(Client(f"hdfs://{hdfs.name_node.address}", {})) as client:
+        yield lambda folder: client.listing(f"{Url.parse(hdfs_url).path}/{folder}") or []
+
+
+@pytest.fixture
+def client(hdfs):
+    with closing(Client(f"hdfs://{hdfs.name_node.address}", {})) as client:
+        yield client
+
+
+@contextmanager
+def two_processes_of_one(url):
+    """Two stores at *url* in this process that share nothing, as if each were in a process of its own."""
+    join = "&" if "?" in url else "?"
+    with safekeeper.open(f"{url}{join}workers=3") as one, safekeeper.open(f"{url}{join}workers=4") as other:
+        yield one, other
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_ids_make_one_file(hdfs_url, files):
+    with safekeeper.open(hdfs_url) as store:
+        for number in range(20):
+            store.write(Batch({id_of(n): b"%d" % n for n in range(number * 50, number * 50 + 50)}))
+        assert [status.is_open for status in files("segments")] == [True]
+        assert store.read([id_of(n) for n in range(1000)]) == [b"%d" % n for n in range(1000)]
+    assert [status.is_open for status in files("segments")] == [False]
+    assert files("chunks") == files("compaction") == files("clock") == []
+
+
+def test_two_hundred_threads_share_one_file_and_few_syncs(hdfs, hdfs_url, files):
+    with safekeeper.open(hdfs_url) as store:
+        put(store, 0, b"first")
+        threads = [threading.Thread(target=put, args=[store, n, b"%d" % n]) for n in range(200)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(files("segments")) == 1
+        assert read(store, *range(200)) == [b"%d" % n for n in range(200)]
+
+
+def test_a_segment_that_is_full_is_followed_by_another(hdfs_url, files):
+    with safekeeper.open(f"{hdfs_url}?segment=1M") as store:
+        for number in range(8):
+            put(store, number, bytes([number]) * 300_000)
+        assert len(files("segments")) == 3
+        assert sum(status.is_open for status in files("segments")) == 1
+    with safekeeper.open(hdfs_url) as store:
+        assert read(store, *range(8)) == [bytes([number]) * 300_000 for number in range(8)]
+
+
+def test_a_large_value_is_in_chunks_of_one_block_and_gone_when_it_is_replaced(hdfs_url, files):
+    value = os.urandom(LARGE * 2 + 1)
+    with safekeeper.open(f"{hdfs_url}?chunk=8M") as store:
+        put(store, 1, value)
+        put(store, 2, value[:LARGE])
+        assert sorted(status.length for status in files("chunks")) == [1, LARGE, LARGE, LARGE]
+        assert sum(status.length for status in files("segments")) < 10_000
+        with safekeeper.open(hdfs_url) as other:
+            assert read(other, 1, 2) == [value, value[:LARGE]]
+        put(store, 1, b"small")
+        delete(store, 2)
+        assert read(store, 1, 2) == [b"small", None]
+    assert files("chunks") == []
+
+
+# --- compaction -------------------------------------------------------------------------------------------------------
+
+
+def test_compaction_gives_back_what_was_replaced_or_deleted(hdfs_url, files):
+    with safekeeper.open(f"{hdfs_url}?segment=1M") as store:
+        for turn in range(3):
+            for number in range(6):
+                put(store, number, bytes([turn * 6 + number]) * 250_000)
+        delete(store, 4, 5)
+        done = store.compact()
+        assert 1_000_000 < done.bytes_after < 1_010_000
+        assert len(files("segments")) == 1
+        assert read(store, *range(6)) == [bytes([12 + number]) * 250_000 for number in range(4)] + [None, None]
+        assert store.compact().bytes_after == done.bytes_after
+    with safekeeper.open(hdfs_url) as store:
+        assert read(store, *range(6)) == [bytes([12 + number]) * 250_000 for number in range(4)] + [None, None]
+        assert store.stats().ids == 4
+
+
+def test_a_store_that_was_emptied_has_no_files(hdfs_url, files):
+    with safekeeper.open(hdfs_url) as store:
+        put(store, 1, b"value")
+        delete(store, 1)
+        store.compact()
+        assert files("segments") == []
+        assert read(store, 1) == [None]
+        put(store, 1, b"again")
+        assert read(store, 1) == [b"again"]
+
+
+def test_processes_that_write_little_do_not_leave_ever_more_files(hdfs_url, files):
+    for number in range(14):
+        with safekeeper.open(hdfs_url) as store:
+            put(store, number, b"%d" % number)
+    assert len(files("segments")) <= 9
+    with safekeeper.open(hdfs_url) as store:
+        assert read(store, *range(14)) == [b"%d" % number for number in range(14)]
+
+
+def test_readers_elsewhere_find_what_a_compaction_moved(hdfs_url):
+    with two_processes_of_one(hdfs_url) as (one, other):
+        for number in range(10):
+            put(one, number, b"%d" % number)
+        assert read(other, *range(10)) == [b"%d" % number for number in range(10)]
+        put(one, 0, b"newer")
+        listing = other.keys("group1")
+        seen = {next(listing)}
+        one.compact()
+        assert read(other, *range(10)) == [b"newer"] + [b"%d" % number for number in range(1, 10)]
+        assert {*seen, *listing} == {b"1", b"4", b"7"}
+
+
+def test_a_deleted_id_stays_deleted_where_an_older_value_could_come_back(hdfs_url, files):
+    """The grave is in a segment that is compacted, the value in one that another process has open."""
+    with two_processes_of_one(hdfs_url) as (one, other):
+        put(other, 1, b"old")
+        delete(one, 1)
+        one.compact()
+        assert len(files("segments")) == 2
+        assert read(one, 1) == read(other, 1) == [None]
+        put(other, 2, b"value")
+        with safekeeper.open(f"{hdfs_url}?workers=5") as third:
+            assert read(third, 1, 2) == [None, b"value"]
+
+
+def test_a_deleted_id_stays_deleted_where_an_older_value_is_in_a_segment_that_stays(hdfs_url, files):
+    with safekeeper.open(f"{hdfs_url}?segment=1M&compact-dead=0.95") as store:
+        put(store, 1, b"old")
+        for number in range(2, 6):
+            put(store, number, bytes(900_000))  # each fills its segment, so the old value is in one that is alive
+        delete(store, 1)
+        delete(store, 5)
+        store.compact()
+        assert read(store, *range(1, 6)) == [None, *[bytes(900_000)] * 3, None]
+    with safekeeper.open(hdfs_url) as store:
+        assert read(store, *range(1, 6)) == [None, *[bytes(900_000)] * 3, None]
+
+
+def test_one_process_compacts_at_a_time(hdfs_url, files, client):
+    root = Url.parse(hdfs_url).path
+    with safekeeper.open(hdfs_url) as store:
+        put(store, 1, b"old")
+        put(store, 1, b"new")
+        with closing(client.create(f"{root}/compaction/0-other", replication=1, block_size=1 << 20)):
+            store.compact()
+            assert [status.name for status in files("compaction")] == ["0-other"]
+            before = files("segments")
+        store.compact()  # now it is complete but was never renamed: its process was held up or has died
+        assert files("compaction") == []
+        assert files("segments") != before
+        with pytest.raises(Missing):
+            client.rename(f"{root}/compaction/0-other", f"{root}/segments/0-other")
+        assert read(store, 1) == [b"new"]
+
+
+def test_a_compaction_that_dies_before_it_removes_the_old_segments_loses_nothing(hdfs_url, files, client):
+    with two_processes_of_one(hdfs_url) as (one, other):
+        for number in range(5):
+            put(one, number, b"old")
+            put(one, number, b"%d" % number)
+        delete(one, 4)
+        shared = one._shared
+        writer, compactor = shared.writing()
+        writer.seal()
+        path = shared.store.path("compaction", "dies")
+        out = client.create(path, replication=1, block_size=1 << 20)
+        compactor._copy(list(shared.store.segments.values()), out, path)
+        assert len(files("segments")) == 2
+        assert read(other, *range(5)) == [b"0", b"1", b"2", b"3", None]
+        other.compact()
+        assert len(files("segments")) == 1
+        assert read(one, *range(5)) == read(other, *range(5)) == [b"0", b"1", b"2", b"3", None]
+
+
+def test_chunks_of_a_value_that_never_became_whole_are_swept_when_they_are_old(hdfs_url, files, client):
+    root = Url.parse(hdfs_url).path
+    with safekeeper.open(f"{hdfs_url}?orphans-after=1000") as store:
+        put(store, 1, bytes(LARGE))
+        client.create(f"{root}/chunks/dead-0001-0000", replication=1, block_size=1 << 20).close()
+        store.compact()
+        assert len(files("chunks")) == 2
+    with safekeeper.open(f"{hdfs_url}?orphans-after=0.001") as store:
+        store.compact()
+        assert len(files("chunks")) == 1
+        assert read(store, 1) == [bytes(LARGE)]
+
+
+# --- writers that die -------------------------------------------------------------------------------------------------
+
+
+def test_what_a_killed_writer_acknowledged_is_read_at_once_and_after_its_lease_was_recovered(hdfs_url, files, client):
+    with Peer(hdfs_url) as peer:
+        for number in range(10):
+            peer.write(Batch({id_of(number): b"%d" % number}))
+        peer._process.kill()
+        peer._process.wait()
+    (segment,) = files("segments")
+    assert segment.is_open
+    expected = [b"%d" % number for number in range(10)]
+    with safekeeper.open(hdfs_url) as store:
+        assert read(store, *range(10)) == expected
+        path = f"{Url.parse(hdfs_url).path}/segments/{segment.name}"
+        while not client.recover_lease(path):
+            threading.Event().wait(0.1)
+        assert read(store, *range(10)) == expected
+        with safekeeper.open(f"{hdfs_url}?workers=3") as other:
+            assert read(other, *range(10)) == expected
+        store.compact()
+        assert read(store, *range(10)) == expected
+
+
+def test_a_segment_that_was_taken_away_costs_nothing_that_was_acknowledged(hdfs_url, files, client):
+    """Somebody has the lease recovered under a writer that is alive: it goes on in a new segment."""
+    with safekeeper.open(hdfs_url) as store:
+        put(store, 1, b"before")
+        (segment,) = files("segments")
+        path = f"{Url.parse(hdfs_url).path}/segments/{segment.name}"
+        while not client.recover_lease(path):
+            threading.Event().wait(0.1)
+        put(store, 2, b"after")
+        assert read(store, 1, 2) == [b"before", b"after"]
+        assert len(files("segments")) == 2
+        with safekeeper.open(f"{hdfs_url}?workers=3") as other:
+            assert read(other, 1, 2) == [b"before", b"after"]
+
+
+def test_a_live_writer_does_not_notice_that_it_is_looked_after(hdfs_url, files, client):
+    with safekeeper.open(hdfs_url) as store:
+        put(store, 1, b"one")
+        (segment,) = files("segments")
+        client.nudge(f"{Url.parse(hdfs_url).path}/segments/{segment.name}")
+        put(store, 2, b"two")
+        assert len(files("segments")) == 1
+        client.nudge(f"{Url.parse(hdfs_url).path}/segments/no-such-file")
+        assert len(files("segments")) == 1
+
+
+def test_damage_is_found_and_said_where(hdfs_url, files, client):
+    with safekeeper.open(hdfs_url) as store:
+        put(store, 1, b"value")
+    (segment,) = files("segments")
+    path = f"{Url.parse(hdfs_url).path}/segments/{segment.name}"
+    with closing(client.open(path)) as stream:
+        data = stream.read(0, stream.length)
+    for offset in range(0, len(data), 19):
+        client.delete(path)
+        out = client.create(path, replication=1, block_size=1 << 20)
+        out.write(data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :])
+        out.close()
+        found = value_or_damage(hdfs_url)
+        assert found == b"value" or segment.name in found, f"a flipped bit at {offset} changed the value or hid it"
+
+
+def value_or_damage(url):
+    try:
+        with safekeeper.open(url) as store:
+            return read(store, 1)[0]
+    except safekeeper.Corruption as error:
+        return str(error)
+
+
+# --- order between processes ------------------------------------------------------------------------------------------
+
+
+def test_a_later_write_wins_though_the_one_before_it_ran_ahead_of_the_clock(hdfs_url):
+    """One process takes the NameNode's clock to be up to 90 ms ahead; being alone, it did not wait for that to pass."""
+    with two_processes_of_one(hdfs_url) as (one, other):
+        put(one, 0, b"first")
+        other._shared.writing()[0].clock.next()  # reading it takes a while, which would hide what this is about
+        clock = one._shared.writing()[0].clock
+        clock._bounds = replace(clock._bounds, high=clock._bounds.high + 90_000)
+        assert read(one, 0) == [b"first"]  # so that it has just seen that it is alone
+        put(other, 0, b"here I am")
+        for turn in range(5):
+            put(one, 1, b"ahead")
+            put(other, 1, b"%d" % turn)
+            assert read(other, 1) == [b"%d" % turn]
+        assert read(one, 1) == [b"4"]
+
+
+def test_a_writer_that_is_alone_does_not_wait_for_the_clock_and_one_that_is_not_does(hdfs_url, monkeypatch):
+    with two_processes_of_one(hdfs_url) as (one, other):
+        put(one, 0, b"first")
+        waited = []
+        clock = one._shared.writing()[0].clock
+        monkeypatch.setattr(clock, "settle", waited.append)
+        give_up = time.monotonic() + 60
+        while put(one, 1, b"value") or waited:
+            waited.clear()  # it waits now and then, when what it knows is too old
+            assert time.monotonic() < give_up
+        put(other, 1, b"other")
+        waited.clear()
+        for _ in range(3):
+            put(one, 1, b"value")
+        assert len(waited) == 3
+
+
+# --- what is declared -------------------------------------------------------------------------------------------------
+
+PROCESS, OS, POWER, HOST = Survives.PROCESS, Survives.OS, Survives.POWER, Survives.HOST
+
+
+@pytest.mark.parametrize(
+    ("replication", "sync", "available", "survives"),
+    (
+        (1, "hsync", False, PROCESS | OS | POWER),
+        (3, "hsync", False, PROCESS | OS | POWER),
+        (3, "hsync", True, PROCESS | OS | POWER | HOST),
+        (1, "hsync", True, PROCESS | OS | POWER),
+        (1, "hflush", True, PROCESS),
+        (3, "hflush", False, PROCESS | OS),
+        (3, "hflush", True, PROCESS | OS | HOST),
+    ),
+)
+def test_what_survives_is_read_off_the_replicas_and_the_sync(replication, sync, available, survives):
+    assert survives_on(replication, sync, available) == survives
+
+
+def test_replication_and_sync_are_what_the_url_says(hdfs_url, files, client):
+    with safekeeper.open(f"{hdfs_url}?replication=1&sync=hflush") as store:
+        assert store.survives == PROCESS
+        put(store, 1, b"value")
+        put(store, 2, bytes(LARGE))
+        assert read(store, 1, 2) == [b"value", bytes(LARGE)]
+        for folder in ("segments", "chunks"):
+            (status,) = files(folder)
+            path = f"{Url.parse(hdfs_url).path}/{folder}/{status.name}"
+            assert client._dfs.getFileInfo(path).getReplication() == 1
+    with safekeeper.open(hdfs_url) as store:
+        assert store.survives == PROCESS | OS | POWER  # three replicas, but one NameNode
+
+
+def test_a_write_that_too_few_data_nodes_have_is_not_acknowledged_and_harms_nobody(hdfs_url, files):
+    with safekeeper.open(f"{hdfs_url}?replication=1") as store:
+        put(store, 1, b"value")
+        strict = Writer(store._shared.store, StockPlacement(), 2, lambda: None)
+        for value in (b"small", bytes(LARGE)):
+            with pytest.raises(Unavailable, match="only 1 DataNode has it: start another one"):
+                strict.write(Batch({id_of(2): value}))
+        strict.close()
+        assert read(store, 1) == [b"value"]
+        assert read(store, 2)[0] in (None, b"small")
+        put(store, 2, b"newer")
+        assert read(store, 2) == [b"newer"]
+        assert files("chunks") == []
+
+
+def test_a_store_closed_under_a_writer_raises_closed_or_unavailable(hdfs_url):
+    with safekeeper.open(hdfs_url) as store:
+        put(store, 1, b"value")
+        writer, _ = store._shared.writing()
+    with pytest.raises((safekeeper.Closed, Unavailable)):
+        writer.write(Batch({id_of(1): b"late"}))

@@ -1,0 +1,155 @@
+"""The client of HDFS on its own: what a file is while it is written, and afterwards."""
+
+import os
+import secrets
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+
+from safekeeper.backends.hdfs.client import Client
+from safekeeper.backends.hdfs.trouble import Exists, Missing
+from safekeeper.errors import Unavailable
+
+
+@pytest.fixture(scope="module")
+def client(hdfs):
+    with closing(Client(f"hdfs://{hdfs.name_node.address}", {})) as client:
+        yield client
+
+
+@pytest.fixture
+def path():
+    return f"/client-{secrets.token_hex(6)}/file"
+
+
+@pytest.fixture
+def make(client, path):
+    """Creates the file, small, for the test to write."""
+    return lambda **options: client.create(path, **{"replication": 2, "block_size": 1 << 20, **options})
+
+
+@pytest.mark.parametrize("size", (0, 1, 10, 100_000, 3_000_000), ids=("empty", "one", "small", "direct", "blocks"))
+def test_bytes_come_back_as_they_went(client, make, path, size):
+    data = os.urandom(size)
+    out = make()
+    out.write(data)
+    out.close()
+    with closing(client.open(path)) as file:
+        assert file.length == size
+        assert file.read(0, size) == data
+        assert file.read(size // 2, size - size // 2) == data[size // 2 :]
+    assert bytes(size) == b"\0" * size  # bytes that the interpreter shares were not written to
+
+
+def test_what_was_synced_can_be_read_while_the_file_is_open(client, make, path):
+    out = make()
+    for turn, sync in enumerate((out.hsync, out.hflush, out.hsync), 1):
+        out.write(b"synced")
+        sync()
+        with closing(client.open(path)) as file:
+            assert file.read(0, file.length) == b"synced" * turn
+    (status,) = client.listing(os.path.dirname(path))
+    assert (status.name, status.is_open, client.is_closed(path)) == ("file", True, False)
+    out.close()
+    (status,) = client.listing(os.path.dirname(path))
+    assert (status.length, status.is_open, client.is_closed(path)) == (18, False, True)
+
+
+def test_replicas_go_where_they_are_favoured(client, make, hdfs):
+    assert {node.address for node in client.data_nodes()} == {node.address for node in hdfs.data_nodes}
+    favoured = [node.address for node in hdfs.data_nodes[2:]]
+    out = make(favoured=favoured, no_local=True)
+    assert out.pipeline() == []
+    out.write(b"first")
+    out.hflush()
+    assert set(out.pipeline()) == set(favoured)
+    assert out.replicas() == 2
+    out.close()
+
+
+def test_a_file_is_created_once(client, make, path):
+    make().close()
+    with pytest.raises(Exists):
+        make()
+    client.rename(path, f"{path}-renamed")
+    with pytest.raises(Missing):
+        client.rename(path, f"{path}-again")
+    with pytest.raises(Missing):
+        client.open(path)
+    client.delete(f"{path}-renamed")
+    client.delete(f"{path}-renamed")
+    assert client.status(f"{path}-renamed") is None
+    assert client.listing(f"{path}-renamed") is None
+
+
+def test_a_close_that_lies_is_caught(client, make, path):
+    """The client's second `close` returns in peace, whatever became of the first one."""
+    out = make()
+    out.write(b"kept")
+    out.hsync()
+    client.delete(path)  # now the first close fails: nobody writes such a file
+    with pytest.raises(Unavailable):
+        out.close()
+    make().hsync()  # somebody else's, of the same name, and open
+    with pytest.raises(Unavailable, match="was not completed, although closing it did not fail"):
+        out.close()
+
+
+def test_a_listing_of_many_pages_is_whole(client, path):
+    names = {f"{n:04d}" for n in range(1200)}
+    for name in names:
+        client.make_folder(f"{path}/{name}")
+    assert {status.name for status in client.listing(path)} == names
+
+
+def test_the_jvm_is_not_used_after_a_fork(hdfs):
+    code = f"""
+import os
+from safekeeper.backends.hdfs.client import Client
+from safekeeper.errors import Closed
+client = Client("hdfs://{hdfs.name_node.address}", {{}})
+child = os.fork()
+if child == 0:
+    for call in (lambda: client.listing("/"), lambda: Client("hdfs://{hdfs.name_node.address}", {{}})):
+        try:
+            call()
+        except Closed as error:
+            assert "spawn a fresh" in str(error)
+        else:
+            os._exit(1)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert client.listing("/") is not None
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, timeout=120, check=True)
+
+
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    (
+        ({"HIDE": "java", "JAVA_HOME": ""}, "hdfs: needs Java 17: install it, or set JAVA_HOME"),
+        ({"HIDE": "pyspark"}, "hdfs: needs the jars of pyspark: pip install 'safekeeper[hdfs]'"),
+    ),
+    ids=("no Java", "no jars"),
+)
+def test_what_is_missing_is_one_clear_line(environment, line):
+    code = """
+import importlib.util, os
+import jpype._jvmfinder
+if os.environ["HIDE"] == "java":
+    jpype._jvmfinder.LinuxJVMFinder._java, jpype._jvmfinder.LinuxJVMFinder._locations = "/nowhere", ()
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == os.environ.get("HIDE") else find(name, *rest)
+from safekeeper.backends.hdfs.client import Client
+from safekeeper.errors import BadUrl
+try:
+    Client("hdfs://127.0.0.1:1", {})
+except BadUrl as error:
+    print(error)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
+    done = subprocess.run([sys.executable, "-c", code], env=environment, timeout=120, capture_output=True, text=True)
+    assert done.stdout.strip() == line

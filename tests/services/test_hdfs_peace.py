@@ -1,0 +1,146 @@
+"""`hdfs:` with `placement=peace` on a real cluster."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import safekeeper
+from safekeeper import Batch, CheckpointId
+from safekeeper.backends.hdfs.peace_options import SECRET_VARIABLE
+from safekeeper.backends.hdfs.serving import serve
+from safekeeper.backends.hdfs.topology import Topology
+from safekeeper.errors import BadUrl
+from safekeeper.registry import Url
+
+SECRET = "a secret for the tests"
+HERE = Path(__file__).parent
+CHUNKS = 4
+LARGE = os.urandom(CHUNKS << 20)
+OPTIONS = "large=1M&chunk=1M&placement=peace"
+
+
+@pytest.fixture
+def coordinator(hdfs_url):
+    with serve(Url.parse(hdfs_url), Topology(), SECRET) as coordinator:
+        yield coordinator
+
+
+@pytest.fixture
+def url(hdfs_url, coordinator, monkeypatch):
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    return f"{hdfs_url}?{OPTIONS}&peace=127.0.0.1:{coordinator.port}"
+
+
+def test_chunks_and_segments_go_where_they_were_planned(url, coordinator):
+    large, small = CheckpointId("g", b"large"), CheckpointId("g", b"small")
+    with safekeeper.open(url) as store:
+        store.write(Batch({large: LARGE, small: b"1"}))
+        assert store.read([large, small]) == [LARGE, b"1"]
+        counts = store.placement_counts()
+        assert (counts.planned, counts.hits, counts.unplanned) == (CHUNKS + 1, CHUNKS + 1, 0)
+        assert store.stats().details["files_as_planned"] == CHUNKS + 1
+    assert coordinator.status().running == coordinator.status().waiting == 0
+
+
+def test_the_secret_may_be_the_password_of_the_url(hdfs_url, coordinator):
+    with_password = hdfs_url.replace("//", "//:a%20secret%20for%20the%20tests@")
+    with safekeeper.open(f"{with_password}?{OPTIONS}&peace=127.0.0.1:{coordinator.port}") as store:
+        store.write(Batch({CheckpointId("g", b"k"): b"1"}))
+        assert store.placement_counts().hits == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("placement=peace", "needs its coordinator: peace=HOST:PORT"),
+        ("placement=peace&peace=nowhere", "'nowhere' is no HOST:PORT"),
+        ("placement=peace&peace=127.0.0.1:1", "set SAFEKEEPER_PEACE_SECRET"),
+        ("peace=127.0.0.1:1", "give both"),
+        ("placement=piece", "it takes hdfs, peace"),
+        ("placement=peace&peace=127.0.0.1:1&peace-wait=0", "take more than 0"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(hdfs_url, options, problem):
+    with pytest.raises(BadUrl, match=problem) as found:
+        safekeeper.open(f"{hdfs_url}?{options}")
+    assert "\n" not in str(found.value)
+
+
+@contextmanager
+def command(*words):
+    environment = os.environ | {SECRET_VARIABLE: SECRET}
+    with subprocess.Popen(
+        [sys.executable, "-m", "safekeeper.cli", "peace", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def test_the_command_serves_until_it_is_told_to_end(hdfs_url, monkeypatch):
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    with command("serve", hdfs_url, "--listen", "127.0.0.1:0") as child:
+        said = child.stdout.readline()
+        assert said.startswith("peace=127.0.0.1:"), child.stderr.read()
+        assert "/default-rack 4" in said
+        with safekeeper.open(f"{hdfs_url}?{OPTIONS}&{said.split()[0]}") as store:
+            store.write(Batch({CheckpointId("g", b"k"): b"1"}))
+            assert store.placement_counts().hits == 1
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 0
+
+
+def test_everything_is_written_when_the_coordinator_is_killed_in_the_middle_of_a_timestep(hdfs_url, monkeypatch):
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    ids = [CheckpointId(f"g{n}", b"large") for n in range(8)]
+    with command("serve", hdfs_url, "--listen", "127.0.0.1:0", "--wire", "1") as child:
+        url = f"{hdfs_url}?{OPTIONS}&{child.stdout.readline().split()[0]}"
+        with safekeeper.open(url) as store, ThreadPoolExecutor(4) as pool:
+            writes = [pool.submit(store.write, Batch({id: LARGE})) for id in ids]
+            while store.placement_counts().planned < 4:
+                time.sleep(0.001)
+            child.kill()
+            for write in writes:
+                write.result()
+            assert store.read(ids) == [LARGE] * len(ids)
+            counts = store.placement_counts()
+            assert counts.hits >= 4
+            assert counts.unplanned > 0
+            assert counts.planned + counts.unplanned > CHUNKS * len(ids)  # and a segment with their heads
+
+
+def test_calibrating_needs_another_host(hdfs_url, tmp_path):
+    with command("calibrate", hdfs_url, str(tmp_path / "topology.json")) as child:
+        assert child.wait(120) == 2
+        assert child.stderr.read() == "safekeeper: there is no DataNode on another host: nothing can be measured\n"
+
+
+def test_a_query_on_spark_has_the_hit_rate_in_its_metrics(hdfs_url, tmp_path):
+    """With no coordinator in the URL, there is one beside the driver."""
+    (tmp_path / "inputs").mkdir()
+    (tmp_path / "inputs" / "1.json").write_text("".join(f'{{"first": {20_000 * n}}}\n' for n in range(3)))
+    job = [sys.executable, str(HERE / "peace_query.py"), f"{hdfs_url}?{OPTIONS}"]
+    done = subprocess.run(
+        [*job, str(tmp_path / "inputs"), str(tmp_path / "checkpoint")],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    metrics = json.loads(done.stdout.splitlines()[-1])
+    assert metrics["safekeeperPlannedFiles"] >= 4  # each of two partitions commits several chunks
+    assert metrics["safekeeperFilesAsPlanned"] >= 0.95 * metrics["safekeeperPlannedFiles"]
