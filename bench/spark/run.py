@@ -143,7 +143,7 @@ def measure(turn: Turn) -> Measured:
     with _session(turn) as spark:
         query = _Query(turn, spark)
         query.start()
-        for _ in range(workload.fills):
+        for _ in range(workload.fills + workload.warm_ups):
             query.add()
             query.work()
         state = Watch([checkpoint / "state", Path(turn.folder, "store")])

@@ -1,7 +1,7 @@
 """The queries, and the files that stream into them.
 
-A batch is one Parquet file. The first ones fill the state; the rest are measured, but for the last, which is what a
-restarted query has to do first. All arms read the same files, which are the same in every run.
+A batch is one Parquet file. The first ones fill the state, some let the JVM warm up; the rest are measured, but for the
+last, which is what a restarted query has to do first. All arms read the same files, which are the same in every run.
 
     aggregation     count and sum by key; every batch updates as many keys, drawn from all of them
     deduplication   every batch brings as many keys, half of them for the first time
@@ -46,13 +46,15 @@ class Workload:
     """Of the JVM."""
     objects_heap: str = "4g"
     """The same for HDFSBacked, whose state is objects on the heap."""
+    warm_ups: int = 6
+    """How many batches follow that are not measured either, while the JVM still compiles."""
     batches: int = 14
     partitions: int = 2
 
     @property
     def files(self) -> int:
         """How many batches there are in all."""
-        return self.fills + self.batches + 1
+        return self.fills + self.warm_ups + self.batches + 1
 
 
 def _aggregation(rows: DataFrame) -> DataFrame:
@@ -87,14 +89,14 @@ WORKLOADS = _by_name(
     Workload("aggregation-5M", "aggregation", 5_000_000, 100_000, 5, objects_heap="14g"),
     Workload("join", "join", 500_000, 100_000, 12),
     Workload("deduplication", "deduplication", 1_000_000, 100_000, 5),
-    Workload("partitions-200", "aggregation", 100_000, 100_000, 1, batches=5, partitions=200),
+    Workload("partitions-200", "aggregation", 100_000, 100_000, 1, warm_ups=1, batches=5, partitions=200),
 )
 
 QUICK = _by_name(
-    Workload("aggregation", "aggregation", 20_000, 4_000, 2, "1g", "1g", batches=4),
-    Workload("join", "join", 10_000, 4_000, 7, "1g", "1g", batches=4),
-    Workload("deduplication", "deduplication", 20_000, 4_000, 2, "1g", "1g", batches=4),
-    Workload("partitions-200", "aggregation", 2_000, 1_000, 1, "1g", "1g", batches=3, partitions=200),
+    Workload("aggregation", "aggregation", 20_000, 4_000, 2, "1g", "1g", warm_ups=0, batches=4),
+    Workload("join", "join", 10_000, 4_000, 7, "1g", "1g", warm_ups=0, batches=4),
+    Workload("deduplication", "deduplication", 20_000, 4_000, 2, "1g", "1g", warm_ups=0, batches=4),
+    Workload("partitions-200", "aggregation", 2_000, 1_000, 1, "1g", "1g", warm_ups=0, batches=3, partitions=200),
 )
 """The same at a size for everyday use."""
 

@@ -48,7 +48,7 @@ def test_an_aggregation_first_meets_every_key_once_then_as_many_as_said(tmp_path
     for batch in batches[workload.fills :]:
         assert len(batch) == len(set(batch)) == workload.rows
         assert set(batch) <= set(range(workload.keys))
-    assert len(batches) == workload.fills + workload.batches + 1  # one for the restart
+    assert len(batches) == workload.fills + workload.warm_ups + workload.batches + 1  # one for the restart
 
 
 def test_half_of_what_a_deduplication_meets_is_new(tmp_path):

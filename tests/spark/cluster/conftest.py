@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from safekeeper.dev.redis import RedisServer
 from safekeeper.dev.spark import SparkCluster
 from safekeeper.spark.build import spark_home
 from safekeeper.testing.processes import AGENT, descendants
@@ -164,6 +165,19 @@ def cluster(environment: None, tmp_path: Path) -> Iterator[SparkCluster]:
     """A standalone cluster without workers."""
     with SparkCluster(tmp_path / "cluster") as cluster:
         yield cluster
+
+
+@pytest.fixture
+def store_url(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Gives the URL of an empty store by its scheme, with a server for it if it needs one."""
+    with ExitStack() as servers:
+
+        def store_url(scheme: str) -> str:
+            if scheme != "redis":
+                return f"{scheme}://{tmp_path}/store"
+            return servers.enter_context(RedisServer(tmp_path / "redis", appendonly="yes", appendfsync="always")).url
+
+        yield store_url
 
 
 @pytest.fixture(scope="session")

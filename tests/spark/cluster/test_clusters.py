@@ -22,14 +22,14 @@ pytestmark = pytest.mark.timeout(900)  # JVMs start by the dozen, on a machine t
 
 @pytest.mark.crash
 @pytest.mark.parametrize("seed", range(20 if LONG else 1))
-def test_executors_and_agents_that_die_or_stop_at_random_do_no_harm(seed, drive, stream, blows, tmp_path):
+def test_executors_and_agents_that_die_or_stop_at_random_do_no_harm(seed, drive, stream, blows, store_url, tmp_path):
     """With speculation on: what an executor that was stopped began is done by another meanwhile, then twice."""
     batches = 6
     given = stream(tmp_path / "query", batches, seed=seed)
     planned = blows(seed, batches)
     print(f"seed {seed}: {planned}")
-    scheme = ("file", "lmdb")[seed % 2]
-    driver = drive(given, LOCAL_CLUSTER, f"{scheme}://{tmp_path}/store", **SPECULATION)
+    url = store_url(("file", "lmdb", "redis")[seed % 3])
+    driver = drive(given, LOCAL_CLUSTER, url, **SPECULATION)
     threads = []
     for batch in driver.batches():
         for blow in planned:
