@@ -32,7 +32,8 @@ from rich.table import Table
 from safekeeper.bench import svg
 from safekeeper.bench.interleave import Spread, rotated
 from safekeeper.bench.machine import Machine
-from safekeeper.bench.report import figure, html_page, html_table, legend
+from safekeeper.bench.plots import figure, figures, legend, page
+from safekeeper.bench.report import html_table
 from safekeeper.spark import configure, setting
 
 WAYS = ("uniform", "cold")
@@ -154,24 +155,25 @@ def table(way: str, found: dict[str, list[Found]]) -> Table:
 
 def to_html(found: dict[str, dict[str, list[Found]]], machine: Machine) -> str:
     """A page with a plot for each measure."""
-    return html_page("what cleanAt buys and costs", _sections(found, machine))
+    return page("what cleanAt buys and costs", _sections(found, machine))
 
 
 def _sections(found: dict[str, dict[str, list[Found]]], machine: Machine) -> Iterator[str]:
     if warning := machine.warning():
         yield f'<p class="warning">{escape(warning)}</p>'
-    yield f'<p>{escape(machine.sentence())}</p>{legend(list(found))}<div class="plots">'
-    for name, meaning in MEASURES.items():
-        series = [
-            svg.Series(way, [(float(limit), _spread(turns, name).median) for limit, turns in limits.items()])
-            for way, limits in found.items()
-        ]
-        plot = svg.line_plot(f"{name} against cleanAt", svg.Axis("cleanAt"), svg.Axis(name), series)
-        yield figure(name, plot, f"{name}: {meaning}.")
-    yield "</div>"
+    yield f"<p>{escape(machine.sentence())}</p>{legend(list(found))}"
+    yield figures(figure(name, _plot(found, name), f"{name}: {MEASURES[name]}.") for name in MEASURES)
     for way, limits in found.items():
         yield f"<h2>{way} updates</h2>"
         yield html_table(["cleanAt", *MEASURES], _rows(limits))
+
+
+def _plot(found: dict[str, dict[str, list[Found]]], name: str) -> str:
+    series = [
+        svg.Series(way, [(float(limit), _spread(turns, name).median) for limit, turns in limits.items()])
+        for way, limits in found.items()
+    ]
+    return svg.line_plot(f"{name} against cleanAt", svg.Axis("cleanAt"), svg.Axis(name), series)
 
 
 def main() -> None:
