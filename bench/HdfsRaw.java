@@ -61,7 +61,8 @@ public final class HdfsRaw {
     }
 
     private void write(String path, byte[] value, int start, int size) throws Exception {
-        try (FSDataOutputStream out = create(path, size)) {
+        // A block that is just full has ended before hsync is called, which then syncs nothing.
+        try (FSDataOutputStream out = create(path, size + (1L << 20))) {
             out.write(value, start, size);
             out.hsync();
         }

@@ -93,7 +93,9 @@ def run_all(
         raise SafekeeperError(
             f"no benchmark is called {min(unknown)}: there are {', '.join(script.name for script in known)}"
         )
-    outcomes = {outcome.script.name: outcome for outcome in _kept(results)} if results is not None else {}
+    if results is not None:
+        results.mkdir(parents=True, exist_ok=True)
+    outcomes: dict[str, Outcome] = {}
     for script in known:
         if only and script.name not in only:
             continue
@@ -103,12 +105,10 @@ def run_all(
             (results / f"{script.name}.json").write_text(outcome.to_json())
         if outcome.failure == INTERRUPTED:
             break
+    if results is not None:
+        kept = (Outcome.of_json(file.read_text()) for file in results.glob("*.json"))
+        outcomes = {outcome.script.name: outcome for outcome in kept}
     return [outcomes[script.name] for script in known if script.name in outcomes]
-
-
-def _kept(results: Path) -> Iterator[Outcome]:
-    results.mkdir(parents=True, exist_ok=True)
-    return (Outcome.of_json(file.read_text()) for file in results.glob("*.json"))
 
 
 def run(script: Script, *, quick: bool) -> Outcome:

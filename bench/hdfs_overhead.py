@@ -1,6 +1,6 @@
 """What `hdfs:` costs on top of the raw Java client: the same writes through us and by hand.
 
-    python -m safekeeper.bench.hdfs_overhead [--rounds 5] [--seconds 2] [--values 4] [--only records,values]
+    python -m safekeeper.bench.hdfs_overhead [--quick] [--rounds 15] [--only records,values]
 
 Small records, each synced to disk before the next, from one thread; and values of 64 MiB, on one replica and on three.
 The peer is a few lines of Java (`HdfsRaw.java`) without Python in its loop: an open file, `write`, `hsync`; for a value
@@ -151,13 +151,16 @@ def _calls(cluster: HdfsCluster) -> dict[str, int]:
 def main() -> None:
     """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description="What hdfs: costs on top of the raw Java client.")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--values", type=int, default=4, help="how many values a round writes")
+    parser.add_argument("--quick", action="store_true", help="two rounds, to see that it works")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=0.5, help="how long a round of records takes")
+    parser.add_argument("--values", type=int, default=1, help="how many values a round writes")
     parser.add_argument("--replicas", default="1,3")
     parser.add_argument("--only", default="records,values")
     parser.add_argument("--quick", action="store_true", help="one replica, for a look")
     given = parser.parse_args()
+    if given.quick:
+        given.rounds = 2
     if given.quick:
         given.rounds, given.seconds, given.values, given.replicas = 3, 0.5, 1, "1"
     with tempfile.TemporaryDirectory() as scratch:

@@ -12,6 +12,7 @@ COLOURS = 8
 
 _WIDTH, _HEIGHT = 560, 360
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78, 34, 16, 58
+_ROW = 15  # the least height of a row with a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +93,21 @@ class Band:
 
 
 def band_plot(title: str, x: Axis, most: float, bands: Sequence[Band]) -> str:
-    """A plot with a row for each band, the first on top, over an axis from 0 to *most*."""
-    place = _Place(x, Axis(""), (0.0, most), (0.0, float(len(bands) or 1)))
+    """A plot with a row for each band, the first on top, over an axis from 0 to *most*; as high as it needs to be."""
+    rows = len(bands) or 1
+    place = _Place(x, Axis(""), (0.0, most), (0.0, float(rows)), height=max(_HEIGHT, rows * _ROW + _TOP + _BOTTOM))
     parts = _vertical_grid(place)
     for row, band in enumerate(bands):
-        (_, top), (_, bottom) = place.of(0.0, len(bands) - row), place.of(0.0, len(bands) - row - 1.0)
+        (_, top), (_, bottom) = place.of(0.0, rows - row), place.of(0.0, rows - row - 1.0)
         for start, end, strength in band.parts:
             (left, _), (right, _) = place.of(start, 0.0), place.of(end, 0.0)
             parts.append(
                 f'<rect class="band c0" x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" '
-                f'height="{max(bottom - top - 1, 0.5):.1f}" fill-opacity="{min(strength, 1.0):.2f}"/>'
+                f'height="{bottom - top - 1:.1f}" fill-opacity="{min(strength, 1.0):.2f}"/>'
             )
-        if len(bands) <= 24:
-            middle = (top + bottom) / 2 + 4
-            parts.append(f'<text class="small end" x="{_LEFT - 6}" y="{middle:.1f}">{escape(band.name)}</text>')
-    return _svg(title, parts)
+        middle = (top + bottom) / 2 + 4
+        parts.append(f'<text class="small end" x="{_LEFT - 6}" y="{middle:.1f}">{escape(band.name)}</text>')
+    return _svg(title, parts, place.height)
 
 
 def _span(values: Sequence[float], axis: Axis) -> tuple[float, float]:
@@ -129,12 +130,13 @@ class _Place:
     y: Axis
     x_span: tuple[float, float]
     y_span: tuple[float, float]
+    height: int = _HEIGHT
 
     def of(self, x: float, y: float) -> tuple[float, float]:
         """Where a point is drawn."""
         return (
             _LEFT + _share(self.x, self.x_span, x) * (_WIDTH - _LEFT - _RIGHT),
-            _HEIGHT - _BOTTOM - _share(self.y, self.y_span, y) * (_HEIGHT - _TOP - _BOTTOM),
+            self.height - _BOTTOM - _share(self.y, self.y_span, y) * (self.height - _TOP - _BOTTOM),
         )
 
 
@@ -162,19 +164,19 @@ def _frame(place: _Place) -> list[str]:
 def _vertical_grid(place: _Place) -> list[str]:
     """The marks of the horizontal axis, with lines through the plot."""
     parts = []
-    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    right, bottom = _WIDTH - _RIGHT, place.height - _BOTTOM
     for at, text in place.x.marks(*place.x_span):
         a, _ = place.of(at, place.y_span[0])
         parts.append(f'<line class="grid" x1="{a:.1f}" y1="{_TOP}" x2="{a:.1f}" y2="{bottom}"/>')
         parts.append(f'<text class="tick middle" x="{a:.1f}" y="{bottom + 20}">{escape(text)}</text>')
     parts.append(
-        f'<text class="label middle" x="{(_LEFT + right) / 2}" y="{_HEIGHT - 8}">{escape(place.x.label)}</text>'
+        f'<text class="label middle" x="{(_LEFT + right) / 2}" y="{place.height - 8}">{escape(place.x.label)}</text>'
     )
     return parts
 
 
-def _svg(title: str, parts: Sequence[str]) -> str:
+def _svg(title: str, parts: Sequence[str], height: int = _HEIGHT) -> str:
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">'
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}">'
         f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
     )

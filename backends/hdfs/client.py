@@ -12,6 +12,7 @@ Bytes go to Java and back without a copy: a direct buffer is laid over the memor
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import importlib.util
 import os
@@ -23,6 +24,7 @@ from threading import Lock
 from typing import Any, Final
 
 import jpype
+import jpype.config
 
 from safekeeper.backends.hdfs.trouble import explain
 from safekeeper.errors import BadUrl, Closed, Unavailable
@@ -51,11 +53,24 @@ def start_jvm() -> None:
             return
         if not jpype.isJVMStarted():
             path = [*_settings_folders(), *find_jars()]
+            jpype.config.onexit = False
             try:
                 jpype.startJVM(*_JVM_OPTIONS, classpath=path, convertStrings=False)
             except (jpype.JVMNotFoundException, OSError) as error:
                 raise BadUrl("hdfs: needs Java 17: install it, or set JAVA_HOME") from error
+            atexit.register(_leave_jvm)
         _started_in = os.getpid()
+
+
+def _leave_jvm() -> None:
+    """Let the process end with the JVM in it. What is still open is as if the process had been killed.
+
+    JPype would take the JVM down, which now and then crashes with Hadoop's threads in it. Left alone, its thread that
+    gives back Python's objects crashes when there is no Python any more; so that one is stopped.
+    """
+    if _started_in == os.getpid():
+        with suppress(Exception):
+            jpype.JClass("org.jpype.ref.JPypeReferenceQueue").getInstance().stop()
 
 
 def find_jars() -> list[str]:

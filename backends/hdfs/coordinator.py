@@ -302,7 +302,7 @@ class Coordinator:
     def _grant(self, grant: Grant) -> None:
         request = self._open[grant.request]
         self._running[grant.number] = _Running(request.writer, time.monotonic() + self._lease)
-        told = Granted(grant.number, grant.timestep, round(self._lease * 1000), grant.pipeline.nodes)
+        told = Granted(grant.number, grant.timestep & 0xFFFF_FFFF, round(self._lease * 1000), grant.pipeline.nodes)
         request.writer.send(Kind.GRANT, request.number, told.encode())
         request.left -= 1
         if not request.left:

@@ -122,7 +122,7 @@ class Head(NamedTuple):
 def block_for(size: int) -> int:
     """The size of the HDFS block of a file with about *size* bytes: so much more that the file ends before its block.
 
-    With the block its pipeline would end, and nobody could tell any more where the bytes are.
+    A block that is just full has ended: `hsync` then syncs nothing, and nobody can tell any more where its bytes are.
     """
     return (size + size // 8 + 511) // 512 * 512
 

@@ -111,7 +111,9 @@ def settings_of(options: HdfsOptions) -> dict[str, str]:
         "ipc.client.connect.timeout": milliseconds,
         "ipc.client.rpc-timeout.ms": milliseconds,
         "dfs.client.socket-timeout": milliseconds,
-        "dfs.client.block.write.locateFollowingBlock.retries": "2",
+        # A file is complete when a DataNode has told the NameNode of its last block: ask soon, and for some seconds.
+        "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "25",
+        "dfs.client.block.write.locateFollowingBlock.retries": "8",
         # A pipeline that lost a node and finds no other goes on; the next segment gets all its replicas again.
         "dfs.client.block.write.replace-datanode-on-failure.best-effort": "true",
         # Whoever reads wants a moment's state, not the same file twice: no cached or half-dead input.

@@ -36,6 +36,7 @@ DONE_FRACTION = 0.8
 """The part of a timestep's writes that must be done before the next one starts."""
 
 _FIRST_IN_LINE = 32  # so many writers are asked when a write frees something; a new timestep asks all
+_MOST_NUMBER = 0xFFFF_FFFF  # of grants, which begin anew then: on the wire a number has four bytes
 _TRIES = 100  # on an idle network only an unlucky order of racks fails; it does not fail so often
 
 
@@ -109,7 +110,7 @@ class Schedule:
         self._places: dict[tuple[str, str], _Place] = {}
         self._granted = self._finished = 0  # in this timestep
         self._any_done = False  # of this timestep or an earlier one, since this one began
-        self._numbers = 0
+        self._requests = self._grants = 0  # the last numbers given
 
     @property
     def network(self) -> Network:
@@ -153,8 +154,8 @@ class Schedule:
     def ask(self, request: Request) -> int:
         """Queue *request* and return its number. Raise `NoPlan` when it can never be served."""
         self._residual.check(request.writer, request.replicas)
-        self._numbers += 1
-        waiting = _Waiting(self._place(request, self._numbers), self._numbers, request, request.chunks)
+        self._requests += 1
+        waiting = _Waiting(self._place(request, self._requests), self._requests, request, request.chunks)
         self._queues.setdefault(request.writer, deque()).append(waiting)
         return waiting.number
 
@@ -265,8 +266,8 @@ class Schedule:
             if pipeline is None:
                 return False
             waiting.chunks -= 1
-            self._numbers += 1
-            grant = Grant(self._numbers, waiting.number, self.timestep, pipeline)
+            self._grants = (self._grants + 1) & _MOST_NUMBER
+            grant = Grant(self._grants, waiting.number, self.timestep, pipeline)
             self.running[grant.number] = grant
             grants.append(grant)
         return True

@@ -223,3 +223,10 @@ def test_a_sender_can_join_while_chunks_are_under_way():
     schedule.ask(Request("driver", 3, 2))
     assert len(schedule.start()) == 2
     assert schedule.stand("driver", 3).nodes[0].startswith("1.")
+
+
+def test_numbers_of_grants_fit_into_four_bytes_for_ever():
+    schedule = schedule_of()
+    schedule._grants = 0xFFFF_FFFE
+    schedule.ask(Request("1.1", 3, 2))
+    assert [grant.number for grant in schedule.start()] == [0xFFFF_FFFF, 0]

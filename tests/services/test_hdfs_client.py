@@ -127,6 +127,25 @@ assert client.listing("/") is not None
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, timeout=120, check=True)
 
 
+def test_a_process_that_leaves_everything_open_ends_in_peace(hdfs, path):
+    code = f"""
+import threading
+from safekeeper.backends.hdfs.client import Client
+client = Client("hdfs://{hdfs.name_node.address}", {{}})
+out = client.create("{path}", replication=1, block_size=1 << 25)
+def write():
+    for _ in range(20):
+        out.write(bytes(1 << 20))
+        out.hflush()
+        client.open("{path}").read(0, 1 << 20)
+thread = threading.Thread(target=write)
+thread.start()
+thread.join()
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, timeout=120, check=True)
+
+
 @pytest.mark.parametrize(
     ("environment", "line"),
     (
