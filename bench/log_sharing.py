@@ -38,7 +38,7 @@ def leave_sharing_out(store: LogBackend) -> None:
     def nothing(*_: object) -> None:
         pass
 
-    vars(appender)["_check_not_fenced"] = nothing
+    vars(appender)["check_not_fenced"] = nothing
     vars(appender._head).update(choose=nothing, take=nothing)
     vars(log.root).update(highest_beside=lambda _: 0, stores=lambda: own, refresh=lambda: own)
 

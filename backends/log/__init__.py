@@ -1,13 +1,14 @@
 """`log:` keeps checkpoints in indexed append-only files: the embedded default.
 
-    ROOT/writer-1/00000012.segment      blocks of records, appended; what is written together is one block
-    ROOT/writer-1/00000013.index        where the newest record of each id is, mapped
-    ROOT/writer-1/manifest              which files belong to the store
+    ROOT/writer-7/00000012.segment      blocks of records, appended; what is written together is one block
+    ROOT/writer-7/00000013.index        where the newest record of each id is, mapped
+    ROOT/writer-7/manifest              which files belong to the folder
 
-Concurrent writes share one write and one sync. One process writes at a time, any number read. The bytes, and what may
-be believed of them after a crash, are in `docs/format.md`; the code reads well in this order: `format`, `columnar`,
-`manifest`, `segment`, `scan`, `index_file`, `index`, `recovery`, `store` (reading), `blocks`, `appender`, `writer`,
-`compaction`.
+Concurrent writes share one write and one sync. Any number of processes write, each to a folder of its own, and read
+all of them. The bytes, what may be believed of them after a crash, and how writers get along are in `docs/format.md`;
+the code reads well in this order: `format`, `columnar`, `manifest`, `segment`, `scan`, `index_file`, `index`,
+`recovery`, `head`, `store` (reading a folder), `root` (reading all), `claim`, `blocks`, `appender`, `writer`,
+`elsewhere`, `compaction`, `abandoned`; for damage, `verify` and `salvage`.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ class LogBackend(Backend):
                 yield group
 
     def compact(self) -> Compaction:
-        """Rewrite whatever has a dead record, as fast as it goes. It makes this process the writer."""
+        """Rewrite whatever has a dead record in the folder of this process and in those of writers that are gone, as
+        fast as it goes. Those of other live writers are theirs to compact."""
         self.check_open()
         with os_errors_as_unavailable(self._root):
             log = self._find()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from safekeeper.backend import Survives
 from safekeeper.backends.log.appender import Appender
+from safekeeper.backends.log.claim import claiming, is_abandoned
 from safekeeper.backends.log.compaction import MANY_SMALL, Compactor, Pace, is_worth_a_pass
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.store import Store
 from safekeeper.backends.log.writer import Writer
+from safekeeper.errors import Unavailable
 
 
 def tidy_abandoned(root: Root, pace: Pace, everything: bool = False) -> None:
@@ -16,8 +18,16 @@ def tidy_abandoned(root: Root, pace: Pace, everything: bool = False) -> None:
     Its writer for as long as that takes is this process. A folder whose writer died within a write is taken over in any
     case: nobody may drop a grave as long as it is open what that write was.
     """
-    for store in root.refresh():
-        if store.writing or not (everything or _needs_care(root, store)):
+    stores = root.refresh()
+    if all(store.writing for store in stores):
+        return
+    try:
+        with claiming(root.path, patience=0):
+            abandoned = [store for store in stores if store.folder.is_dir() and is_abandoned(store.folder)]
+    except Unavailable:
+        return  # somebody claims just now, and may take any of them
+    for store in abandoned:
+        if not (everything or _needs_care(root, store)):
             continue
         appender = Appender.claim_abandoned(root, store.folder)
         if appender is None:

@@ -81,7 +81,7 @@ class Appender:
     @classmethod
     def claim_abandoned(cls, root: Root, folder: Path) -> Appender | None:
         """Become the writer of *folder* if it has none, to tidy it up; None if it has one."""
-        with claiming(root.path) as claims:
+        with claiming(root.path, patience=1.0) as claims:
             seat = take_over(folder, root.files) if folder.is_dir() else None
             if seat is None:
                 return None
@@ -152,7 +152,7 @@ class Appender:
         try:
             return self._append(entries, columns)
         except OSError as error:
-            self._check_not_fenced(error)
+            self.check_not_fenced(error)
             raise
 
     def _append(self, entries: list[Entry], columns: list[Columns]) -> float:
@@ -169,7 +169,7 @@ class Appender:
             parts += block.parts(segment.nonce, end, self._synced)
             end += block.size
         seconds = self._write(parts, end) if self._always else self._keep(parts, segment)
-        self._check_not_fenced()
+        self.check_not_fenced()
         try:
             self._install(blocks, segment, start)
         except BaseException:  # a signal in the middle: what is in the log must be in the index
@@ -179,8 +179,8 @@ class Appender:
             self.flush()
         return seconds
 
-    def _check_not_fenced(self, cause: OSError | None = None) -> None:
-        """Acknowledge nothing in a folder that was taken over: who has it now may or may not have seen the block."""
+    def check_not_fenced(self, cause: OSError | None = None) -> None:
+        """Raise `Conflict` if the folder was taken over: nothing may be acknowledged that its owner has not seen."""
         if self._head.fenced:
             self._abandon()
             raise Conflict(f"{self.folder} was taken over by another process: write again to go on") from cause
@@ -247,7 +247,7 @@ class Appender:
         start, buffer = self._segment.pending
         with self._breaking():
             self._files.write(self._fd, [buffer], start)
-            self._check_not_fenced()
+            self.check_not_fenced()
         self._segment.pending = None
         self._flushed = self._appended
         self._head.publish(self._flushed, self._synced)
@@ -346,7 +346,7 @@ class Appender:
         """Replace the manifest by what *change* makes of it, durably. If that fails, either of the two may be there."""
         with self._manifest_lock:
             self._check_open()
-            self._check_not_fenced()
+            self.check_not_fenced()
             manifest = replace(change(self._store.state.manifest), epoch=self.epoch, next=self._next_number)
             manifest = manifest.save(self.folder, self._files)
             with self._store.lock:

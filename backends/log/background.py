@@ -11,7 +11,7 @@ from safekeeper.backends.log.appender import Appender
 from safekeeper.backends.log.compaction import Compactor, Pace, paced
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.writer import Writer
-from safekeeper.errors import SafekeeperError
+from safekeeper.errors import Conflict, SafekeeperError
 
 _MANY_RECORDS: Final = 100_000
 _OVERDUE: Final = 4  # a pass that is so many times late holds up the writers
@@ -97,7 +97,7 @@ class Background:
                 self._pass(paced(self._store.options.compact_rate, self._sleep))
 
     def _bring_to_disk(self) -> None:
-        with suppress(OSError), self._writer.exclusive() as appender:  # the next write tells its caller what failed
+        with suppress(OSError, Conflict), self._writer.exclusive() as appender:  # the next write tells its caller
             if self._sync == "interval":
                 appender.sync()
             else:

@@ -15,6 +15,7 @@ import mmap
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.format import VERSION
 from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.manifest import is_of_single_writer
-from safekeeper.errors import Conflict
+from safekeeper.errors import Conflict, Unavailable
 
 _CLAIM: Final = "claim"
 _LOCK: Final = "lock"
@@ -92,16 +93,28 @@ class Seat:
 
 
 @contextmanager
-def claiming(root: Path) -> Iterator[Claims]:
-    """Keep others from claiming anything in *root* meanwhile."""
+def claiming(root: Path, patience: float = 60.0) -> Iterator[Claims]:
+    """Keep others from claiming anything in *root* meanwhile. Raise `Unavailable` if somebody does so for too long."""
     fd = _open_held(root / _CLAIM)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        _wait_for(fd, root, patience)
         if os.fstat(fd).st_size < 8 * _WORDS:
             os.ftruncate(fd, 8 * _WORDS)
         yield Claims(fd, mmap.ACCESS_WRITE)
     finally:
         release(fd)
+
+
+def _wait_for(fd: int, root: Path, patience: float) -> None:
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                problem = f"{root}: another process has been claiming a folder for {patience:g} s: is it stopped?"
+                raise Unavailable(problem) from None
+        time.sleep(0.005)
 
 
 def writer_folders(root: Path) -> list[Path]:
@@ -162,7 +175,7 @@ def give_back(seat: Seat, files: Files) -> None:
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Whether nobody holds the lock of *folder*; without taking anything from anybody for longer than a moment."""
+    """Whether nobody holds the lock of *folder*; only within `claiming`, since it takes the lock for a moment."""
     lock_fd = _try_lock(folder)
     if lock_fd is not None:
         release(lock_fd)

@@ -90,7 +90,12 @@ class Compactor:
     def run(self, pace: Pace, everything: bool = False) -> None:
         """Write an index file and compact what is worth it; with *everything*, whatever has a dead record."""
         with self._running:
-            self._run(pace, everything)
+            try:
+                self._run(pace, everything)
+            except OSError as error:  # its files may be gone because its folder is another writer's by now
+                with self._writer.exclusive() as appender:
+                    appender.check_not_fenced(error)
+                raise
 
     def _run(self, pace: Pace, everything: bool) -> None:
         store = self._store

@@ -21,7 +21,7 @@ from safekeeper.backends.log.segment import Segment
 from safekeeper.backends.log.store import AllView, Store
 from safekeeper.errors import Corruption
 
-_MOST_COMPARED: Final = 50_000  # ids that two folders share, in one pass; of the others the worst is assumed
+_MOST_COMPARED: Final = 50_000  # of the ids that two folders share, in one pass; of the others the worst is assumed
 
 Mask = NDArray[np.bool_]
 
@@ -31,7 +31,7 @@ class Elsewhere:
     """What is true of each entry of a folder's table."""
 
     replaced: Mask
-    """Another folder has a newer record."""
+    """Another folder has a newer record, which is durable."""
     hiding: Mask
     """Another folder has an older record, or may get one."""
 
@@ -61,14 +61,18 @@ def _compare_two(
         hiding[:] = True
         return
     here, there = common_entries(table, theirs)
-    hiding[here[_MOST_COMPARED:]] = True
-    for at, their_at in zip(here[:_MOST_COMPARED].tolist(), there.tolist(), strict=False):
+    if len(here) > _MOST_COMPARED:
+        hiding[here] = True
+        some = np.random.default_rng().choice(len(here), _MOST_COMPARED, replace=False)  # others in the next pass
+        here, there = here[some], there[some]
+    for at, their_at in zip(here.tolist(), there.tolist(), strict=True):
         try:
-            newer = other.of(int(theirs.places[their_at])) > own.of(int(table.places[at]))
+            stamp = other.of(int(theirs.places[their_at]))
+            newer = stamp > own.of(int(table.places[at]))
         except Corruption:  # its file was compacted away meanwhile, or it is damaged: whoever reads it will say so
             hiding[at] = True
             continue
-        replaced[at] |= newer
+        replaced[at] |= newer and stamp[0] <= other.durable
         hiding[at] |= not newer
 
 
@@ -76,6 +80,7 @@ class _Stamps:
     """Reads the sequence and epoch of records, through files of its own: those of a view may go away meanwhile."""
 
     def __init__(self, view: AllView, files: ExitStack) -> None:
+        self.durable = view.store.durable
         self._view = view
         self._files = files
         self._open: dict[int, Segment] = {}

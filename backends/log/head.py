@@ -3,8 +3,9 @@
     word:     0 "SKLOGHED" | 1 version | 2 visible | 3 ~visible | 4 synced | 5 ~synced | 6 generation | 7 ~generation
               | 8 taken | 9 ~taken | 10 choosing | 11 fenced
 
-A word is stored in one step. A pair whose halves do not match says nothing: it is being changed, or damaged. The head
-of a writer that knew of no others ends with word 7.
+A word is stored in one step. A pair whose halves do not match is being changed, was left so by a kill, or is damaged.
+Of `visible` and `taken` the higher half is true then, unless they are far apart; the others say nothing. The head of a
+writer that knew of no others ends with word 7.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class Head:
 
     @property
     def visible(self) -> int | None:
-        """The last sequence that readers may see; None if that cannot be told now."""
-        return self._pair(_VISIBLE)
+        """The last sequence that readers may see; None if that cannot be told."""
+        return self._higher(_VISIBLE)
 
     @property
     def synced(self) -> int | None:
@@ -96,10 +97,7 @@ class Head:
     @property
     def taken(self) -> int | None:
         """The highest sequence that the writer has given to a block; None if it never said."""
-        if not self._shares:
-            return None
-        number, other = self._words[_TAKEN], self._words[_TAKEN + 1] ^ _MASK
-        return max(number, other) if abs(number - other) < _FAR else None  # they differ while it is being stored
+        return self._higher(_TAKEN) if self._shares else None
 
     @property
     def settled(self) -> bool:
@@ -129,6 +127,10 @@ class Head:
         """Say which sequence was chosen, before anything is written with it."""
         self._words[_TAKEN], self._words[_TAKEN + 1] = sequence, sequence ^ _MASK
         self._words[_CHOOSING] = 0
+
+    def _higher(self, at: int) -> int | None:
+        number, other = self._words[at], self._words[at + 1] ^ _MASK
+        return max(number, other) if abs(number - other) < _FAR else None
 
     def _pair(self, at: int) -> int | None:
         number, complement = self._words[at], self._words[at + 1]

@@ -26,6 +26,12 @@ class _Writing:
         self.writer = Writer(appender, survives)
         self.background = Background(root, self.writer, appender)
 
+    def end(self) -> None:
+        """Leave the folder to others."""
+        self.background.stop()
+        with self.writer.exclusive() as appender:
+            appender.close()
+
 
 class Log:
     """A root in this process: what is read of it, and its own writer from the first write on."""
@@ -68,11 +74,14 @@ class Log:
     def _claim(self) -> _Writing:
         with self._claiming:
             if self._writing is None:
-                appender = Appender.claim(self.root)
-                writing = _Writing(self.root, appender, self._survives)
-                if appender.store.small_segments() >= MANY_SMALL:
-                    # Now, not in the background: writers that are killed early would leave one more each time.
-                    writing.background.run_pass(everything=False)
+                writing = _Writing(self.root, Appender.claim(self.root), self._survives)
+                try:
+                    if writing.appender.store.small_segments() >= MANY_SMALL:
+                        # Now, not in the background: writers that are killed early would leave one more each time.
+                        writing.background.run_pass(everything=False)
+                except BaseException:
+                    writing.end()
+                    raise
                 self._writing = writing
             return self._writing
 
@@ -82,9 +91,7 @@ class Log:
             if self._writing is not writing:
                 return
             self._writing = None
-        writing.background.stop()
-        with writing.writer.exclusive() as appender:
-            appender.close()
+        writing.end()
 
     def close(self) -> None:
         """Leave the root to others."""
@@ -96,8 +103,7 @@ class Log:
             except (OSError, SafekeeperError):
                 pass  # the next one to open it reads the tail instead
             finally:
-                with writing.writer.exclusive() as appender:
-                    appender.close()
+                writing.end()
         self.root.close()
 
 

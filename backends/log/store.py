@@ -211,6 +211,12 @@ class Store:
         head, known = self._current_head(), self.state.sequence
         return max(known, head.taken or head.visible or 0) if head else known
 
+    @property
+    def durable(self) -> int:
+        """The last sequence of the folder that is known to be durable."""
+        head = self._current_head()
+        return max(self.state.manifest.sequence, (head and head.synced) or 0)
+
     def is_settled(self) -> bool:
         """Whether the writer has nothing under way that could still appear with a sequence chosen before now."""
         head = self._current_head()
@@ -226,7 +232,7 @@ class Store:
         if head is None:
             return True
         visible = head.visible
-        known = visible is not None and visible <= max(self.state.sequence, self._scanned_for)
+        known = visible is None or visible <= max(self.state.sequence, self._scanned_for)
         return known and head.generation == self._seen_generation
 
     def forget_head(self) -> None:
@@ -249,7 +255,7 @@ class Store:
             if not self._loaded or generation != self._seen_generation:
                 self._load(generation)
             elif visible is None or visible <= self.state.sequence or not self._scan_tail(visible):
-                return  # a pair that cannot be told now is for whoever needs it to look at again
+                return
 
     def _load(self, generation: int | None) -> None:
         with self._loading:

@@ -1,9 +1,6 @@
 """Everything that is intact in a damaged store is found, and everything else is said to be lost."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +10,7 @@ from safekeeper.backend import Damage, Intact
 from safekeeper.backends.log import LogBackend
 from safekeeper.testing.peer import Peer
 
+from .command import run
 from .test_damage import LONG, OPTIONS, Values, id_of, make, some
 
 
@@ -85,12 +83,6 @@ def test_without_a_manifest_everything_is_found_and_the_doubt_is_said(damaged):
     intact, lost = salvage(root)
     assert intact == truth
     assert [("deleted lately may be back" in damage.problem) for damage in lost] == [True, True]
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "safekeeper.cli", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_the_command_copies_what_is_intact_and_says_what_is_not(damaged, tmp_path):

@@ -1,11 +1,11 @@
 """Several processes on one root: what they see of each other, and what they leave behind."""
 
+import fcntl
 import json
 import os
 import random
+import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 import safekeeper
-from safekeeper import Batch, CheckpointId, Conflict
+from safekeeper import Batch, CheckpointId, Conflict, Unavailable
 from safekeeper.backend import Scope
 from safekeeper.backends.log import LogBackend, LogOptions
+from safekeeper.backends.log.compaction import Compactor
 from safekeeper.testing.peer import Peer
 
+from .command import run
 from .history import FOREVER, Operation, problem
 from .inside import compact, fork_a_child_that_stays, write_and_stop
 from .power import QuickFiles
@@ -66,7 +68,7 @@ def test_everybody_on_the_host_may_write_unless_writes_wait_in_a_buffer(tmp_path
 
 def test_each_writer_has_a_folder_and_those_of_the_dead_are_used_again(tmp_path):
     root, url = tmp_path / "store", f"log://{tmp_path}/store"
-    for turn in range(4):
+    for turn in range(2):
         with Peer(url) as one, Peer(url) as other, LogBackend(root) as store:
             for handle, name in ((one, "one"), (other, "other"), (store, "ours")):
                 put(handle, **{name: b"%d" % turn})
@@ -134,12 +136,6 @@ def test_a_grave_is_kept_for_a_writer_that_has_not_finished(tmp_path):
 
 
 # --- beside live writers ----------------------------------------------------------------------------------------------
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "safekeeper.cli", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_stat_verify_and_compact_work_beside_live_writers(tmp_path):
@@ -256,7 +252,7 @@ def test_the_history_of_processes_that_are_stopped_killed_and_forked_keeps_the_c
     for player in players:
         player.join()
         player.peer.close()
-        assert player.error is None
+    assert [player.error for player in players] == [None] * 3
     histories: dict[CheckpointId, list[Operation]] = {}
     with LogBackend(root) as store:
         for id in {id for player in players for id in player.histories}:
@@ -297,3 +293,88 @@ def fork_a_writer(root: Path, name: str, turn: int) -> int:
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
     return child
+
+
+# --- odd moments ------------------------------------------------------------------------------------------------------
+
+
+def test_a_writer_killed_while_it_says_how_far_it_is_keeps_nobody_waiting(tmp_path):
+    """Of a pair of words in its head only one is new."""
+    root, url = tmp_path / "store", f"log://{tmp_path}/store"
+    with Peer(url) as killed:
+        put(killed, a=b"1")
+        put(killed, a=b"2")
+        killed._process.kill()
+        killed._process.wait()
+    (head,) = root.glob("*/head")
+    words = bytearray(head.read_bytes())
+    for pair in (16, 64):  # visible, taken
+        words[pair : pair + 8] = (3).to_bytes(8, "little")
+    head.write_bytes(words)
+    with Peer(url) as peer, LogBackend(root) as store:
+        assert [get(store, "a"), get(peer, "a")] == [b"2", b"2"]
+        put(peer, b=b"theirs")
+        put(store, a=b"ours")
+        assert [get(peer, "a"), get(store, "b")] == [b"ours", b"theirs"]
+
+
+def test_a_process_that_is_stopped_while_it_claims_stops_nobody_who_has_claimed(tmp_path):
+    root, url = tmp_path / "store", f"log://{tmp_path}/store"
+    with Peer(url) as peer, LogBackend(root) as store:
+        put(store, a=b"1")
+        claiming = open_locked(root / "claim")
+        try:
+            put(store, a=b"2")
+            store.compact()
+            assert get(peer, "a") == b"2"
+        finally:
+            os.close(claiming)
+        put(peer, a=b"3")
+        assert get(store, "a") == b"3"
+
+
+def open_locked(path: Path) -> int:
+    """Lock a file as another process would."""
+    fd = os.open(path, os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd
+
+
+def test_a_claim_that_fails_leaves_nothing_locked(tmp_path, monkeypatch):
+    root = tmp_path / "store"
+    for turn in range(8):
+        with LogBackend(root, None, QuickFiles()) as store:
+            put(store, **{f"k{turn}": b""})
+    with LogBackend(root, None, QuickFiles()) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(Compactor, "run", fail)
+            for _ in range(3):
+                with pytest.raises(Unavailable):
+                    put(store, a=b"1")
+        put(store, a=b"2")
+        assert get(store, "a") == b"2"
+    assert folders_of(root) == 1
+
+
+def fail(*_: object) -> None:
+    raise Unavailable("the disk is full")
+
+
+def test_what_another_writer_has_replaced_but_not_synced_is_kept(tmp_path):
+    """A power cut takes the newer value; then the older one must be there."""
+    root = tmp_path / "store"
+    with Peer(f"log://{root}?sync=none&sync-interval=0.01") as peer, LogBackend(root) as store:
+        put(store, a=b"durable", b=b"1")
+        put(store, b=b"2")
+        put(peer, a=b"not durable")
+        while get(store, "a") == b"durable":
+            time.sleep(0.01)
+        store.compact()
+        copy = tmp_path / "after the power cut"
+        shutil.copytree(root, copy)
+        assert get(store, "a") == b"not durable"
+        peer._process.kill()
+    (theirs,) = (lock.parent for lock in copy.glob("*/lock") if f"process {peer._process.pid} " in lock.read_text())
+    shutil.rmtree(theirs)
+    with LogBackend(copy) as store:
+        assert [get(store, "a"), get(store, "b")] == [b"durable", b"2"]
