@@ -50,6 +50,10 @@ class Segment:
         self._stream: InputStream | None = None
         self._scanner = Scanner(path, file_id)
 
+    def unread(self) -> Segment:
+        """The same file, of which nothing is known yet."""
+        return Segment(self._client, self.path, self.file_id)
+
     def load(self, status: FileStatus) -> list[Found]:
         """What is new in it since the last time."""
         if status.is_open:  # a stream that was opened earlier sees no more than then
@@ -142,11 +146,14 @@ class Store:
         """The segments that are there, and with them who is writing."""
         looked_at = now()
         listing = self.client.listing(self.path("segments")) or []
+        self.looked_at, self.alone_at = looked_at, looked_at if self.is_alone(listing) else 0
+        return listing
+
+    def is_alone(self, listing: list[FileStatus]) -> bool:
+        """Whether nobody else has a segment open in *listing*."""
         with self.lock:
             own = {segment.file_id for segment in self.own}
-        alone = all(status.file_id in own for status in listing if status.is_open)
-        self.looked_at, self.alone_at = looked_at, looked_at if alone else 0
-        return listing
+        return all(status.file_id in own for status in listing if status.is_open)
 
     def _catch_up_with(self, listing: list[FileStatus]) -> None:
         with self.lock:

@@ -194,8 +194,7 @@ class Writer:
         """The segment that so many bytes go to."""
         if self._open is None:
             to = self._begin_segment()
-            self._store.refresh()
-            if not self._store.alone_at:
+            if not self._store.is_alone(self._store.look()):
                 time.sleep(_JOINING)
             return to
         return self._next_segment() if self._open.end + size > self._store.options.segment else self._open
@@ -235,7 +234,7 @@ class Writer:
         """Write no more to a segment; from now on it is read like anybody's."""
         with self._store.lock:
             self._store.own.discard(old.segment)
-            self._store.segments.pop(old.segment.file_id, None)
+            self._store.segments[old.segment.file_id] = old.segment.unread()
         old.abandon()
 
     def _abandon_open(self) -> bool:

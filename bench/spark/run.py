@@ -164,6 +164,7 @@ def measure(turn: Turn) -> Measured:
         query.start()
         query.work()
         restart_ms = (time.perf_counter() - started) * 1000
+        _check(query.progress()[-1], turn)
         query.stop()
     return Measured(
         batches=[_batch(*pair) for pair in zip(progress[-workload.batches :], map(len, grown), strict=True)],

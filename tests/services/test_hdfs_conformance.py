@@ -11,9 +11,9 @@ from safekeeper.testing import BackendContract
 class TestHdfs(BackendContract):
     """The contract on a real cluster."""
 
-    examples = 5
+    examples = 4
     long_examples = 100
-    kills = 3
+    kills = 2
     long_kills = 50
 
     @pytest.fixture(scope="class")

@@ -33,7 +33,8 @@ def test_a_password_in_the_url_is_hidden_from_sparks_ui_and_logs():
 
 def test_every_option_is_in_the_manual():
     manual = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \|", manual, re.MULTILINE)
+    settings = manual.partition("\n## Settings\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \|", settings, re.MULTILINE)
     assert rows == ["url", *(setting(option).removeprefix(PREFIX) for option in OPTIONS)]
 
 

@@ -14,14 +14,16 @@ import java.util.Arrays;
  * there.
  */
 final class Pages {
+  private static final int PAGE_SHIFT = 19;
+
   /**
-   * The largest size of a page, and the usual one: with the array's header 4 MB, so that it fills the regions of the
-   * heap that the garbage collector gives to large arrays.
+   * The largest size of a page, and the usual one: with the array's header 512 KB. The G1 collector gives whole regions
+   * to arrays that are larger than half of one, which have 1 MB at least, and begins to mark the heap when it does.
    */
-  static final int MAX_PAGE_BYTES = (4 << 20) - 16;
+  static final int MAX_PAGE_BYTES = (1 << PAGE_SHIFT) - 16;
 
   private static final int UNIT_SHIFT = 3;
-  private static final int SLOT_SHIFT = 22 - UNIT_SHIFT;
+  private static final int SLOT_SHIFT = PAGE_SHIFT - UNIT_SHIFT;
   private static final int UNIT_MASK = (1 << SLOT_SHIFT) - 1;
   private static final int MAX_SLOTS = 1 << (32 - SLOT_SHIFT);
   private static final int POSITION_SHIFT = 32;

@@ -59,7 +59,7 @@ public final class StateLogModel {
   private StateLogModel(long seed) {
     random = new Random(seed);
     leastWeight = 1 << random.nextInt(14);
-    pageBytes = 1024 << random.nextInt(13);
+    pageBytes = Math.min(Pages.MAX_PAGE_BYTES, 1024 << random.nextInt(10));
     cleanAt = 1.2 + 2 * random.nextDouble();
     codec = Codec.values()[random.nextInt(3)];
     limit = random.nextBoolean() ? 64 << 20 : 8192;
