@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from safekeeper.backends.log.format import GRAVE_BIT, segment_of
 from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.index import Index
 from safekeeper.backends.log.index_file import IndexTable
+from safekeeper.backends.log.manifest import NAME as MANIFEST
 from safekeeper.backends.log.manifest import Manifest, SegmentEntry
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.recovery import State, load
@@ -115,6 +117,7 @@ class Store:
         self._head_is_old = False
         self._scanned_for = 0  # the last sequence that was looked for in vain
         self._seen_generation: int | None = None
+        self._seen_manifest: tuple[int, int] | None = None
         self._open: dict[int, Segment] = {}
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -261,15 +264,16 @@ class Store:
         with self._loading:
             if self.writing or self._closed or (self._loaded and generation == self._seen_generation):
                 return
+            manifest = self._manifest_file()
             try:
                 state = load(self.folder)
                 if state is None and not self.folder.is_dir():
                     raise FileNotFoundError(f"{self.folder} is gone")
             except Corruption:
-                if self._head is None or self._head.generation == generation:
+                if self._manifest_file() == manifest:
                     raise
                 return
-            self._loaded, self._seen_generation = True, generation
+            self._loaded, self._seen_generation, self._seen_manifest = True, generation, manifest
             self.install(state or State(Manifest(seed=0), Index(IndexTable(0))))
 
     def _scan_tail(self, visible: int) -> bool:
@@ -290,8 +294,19 @@ class Store:
 
     def has_moved_on(self) -> bool:
         """Whether there is another manifest since the one in use was loaded, so that trying again is right."""
-        read = self._loaded and not self.writing
-        return read and self._head is not None and self._head.generation != self._seen_generation
+        # The file itself, not the head: within a claim the head may still be that of the writer before.
+        if self.writing or not self._loaded or self._manifest_file() == self._seen_manifest:
+            return False
+        self._loaded = False
+        return True
+
+    def _manifest_file(self) -> tuple[int, int] | None:
+        """What tells one manifest from the next, which replaces it; None if there is none."""
+        try:
+            stat = os.stat(self.folder / MANIFEST)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return stat.st_ino, stat.st_mtime_ns
 
     def begin_writing(self, state: State) -> None:
         """This process is the writer now, and *state* is what it found."""
