@@ -1,5 +1,7 @@
 """The bytes of `hdfs:`: what a scan believes of a segment that was cut or damaged, and what the index keeps of it."""
 
+from pathlib import Path
+
 import pytest
 
 from safekeeper.backends.hdfs.index import Index
@@ -64,6 +66,13 @@ def test_blocks_are_read_as_they_were_written():
             record = data[each.entry.offset : each.entry.offset + each.entry.size]
             group, key, _ = open_record(record, "place")
             assert (group, key) == (each.group, each.key)
+
+
+def test_a_segment_of_version_1_is_still_written_and_read():
+    stored = (Path(__file__).parent / "samples" / "hdfs-version-1.segment").read_bytes()  # never made anew
+    data, _, found = segment()
+    assert data == stored
+    assert list(Scanner("place", FILE).scan(reader(stored), len(stored))) == found
 
 
 def test_the_contents_say_what_is_newest():
