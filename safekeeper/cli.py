@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import safekeeper
+from safekeeper import copying
 from safekeeper.backend import (
     Backend,
     Batch,
@@ -54,8 +55,6 @@ app.add_typer(dev, name="dev")
 app.add_typer(peace, name="peace")
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
-
-_COPIED_AT_ONCE = 16 << 20
 
 StoreUrl = Annotated[str, typer.Argument(metavar="URL", help="The store, such as log:///var/lib/app.")]
 Group = Annotated[str, typer.Argument(help="The group of the id.")]
@@ -224,12 +223,39 @@ def _print_damage(found: Iterable[Damage]) -> None:
 
 def _verify_ids(store: Backend, counter: _Counter) -> Iterator[Damage]:
     """The damage that shows by reading every id, for a backend that cannot check itself."""
-    for id in _ids(store):
+    for id in copying.ids_of(store):
         try:
             (value,) = store.read([id])
             counter.add(len(value or b""))
         except Corruption as error:
             yield Damage(str(id), str(error), id)
+
+
+@app.command()
+def copy(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The store to copy. It is not changed.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The store to write to.")],
+    group: Annotated[list[str] | None, typer.Option(help="Copy this group only; may be given several times.")] = None,
+    spark: Annotated[str | None, typer.Option(metavar="MASTER", help="Let tasks of this Spark copy.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy every id of a store into another one, whatever their backends are.
+
+    Ids that TO has already are replaced, its others stay, so a copy that was interrupted is simply made again. Stop
+    what writes to FROM first. A Spark query goes on with the copy when its `url` names it.
+    """
+    with safekeeper.open(source) as old, safekeeper.open(target) as new:
+        if spark is None:
+            with _Counter("{:,} ids copied") as counter:
+                copied = copying.copy(old, new, group, counter.add)
+    if spark is not None:
+        from safekeeper.spark.source import copy_on_spark
+
+        copied = copy_on_spark(source, target, group, spark)
+    if as_json:
+        _print_json(asdict(copied))
+    else:
+        err.print(f"{copied.ids:,} ids copied, {copied.nbytes:,} bytes of values")
 
 
 @app.command()
@@ -258,23 +284,24 @@ def repair(
 
 def _copy_intact(salvaged: Iterable[Intact | Damage], target: Backend) -> tuple[int, list[Damage]]:
     """Write what is intact; how many ids that were, and what is not."""
-    copied, lost, batch = 0, [], Batch()
-    for found in salvaged:
-        if isinstance(found, Damage):
-            lost.append(found)
-            continue
-        batch.put(found.id, found.value)
-        copied += 1
-        if batch.nbytes >= _COPIED_AT_ONCE:
-            target.write(batch)
-            batch = Batch()
-    target.write(batch)
+    copied, lost = 0, list[Damage]()
+
+    def intact() -> Iterator[tuple[CheckpointId, bytes]]:
+        for found in salvaged:
+            if isinstance(found, Damage):
+                lost.append(found)
+            else:
+                yield found.id, found.value
+
+    for batch in copying.batches(intact()):
+        target.write(batch)
+        copied += len(batch)
     return copied, lost
 
 
 def _salvage(store: Backend, counter: _Counter) -> Iterator[Intact | Damage]:
     """What can be read id by id, for a backend that has nothing better."""
-    for id in _ids(store):
+    for id in copying.ids_of(store):
         try:
             (value,) = store.read([id])
         except Corruption as error:
@@ -283,11 +310,6 @@ def _salvage(store: Backend, counter: _Counter) -> Iterator[Intact | Damage]:
         if value is not None:
             counter.add(len(value))
             yield Intact(id, value)
-
-
-def _ids(store: Backend) -> Iterator[CheckpointId]:
-    for group in dict.fromkeys(store.groups()):
-        yield from (CheckpointId(group, key) for key in dict.fromkeys(store.keys(group)))
 
 
 @app.command()
@@ -305,7 +327,7 @@ def stat(url: StoreUrl, as_json: AsJson = False) -> None:
             stats = store.stats()
             facts |= {"ids": stats.ids, "bytes": stats.bytes_stored, **stats.details}
         else:
-            facts["ids"] = counter.total(1 for _ in _ids(store))
+            facts["ids"] = counter.total(1 for _ in copying.ids_of(store))
     if as_json:
         _print_json(facts)
         return

@@ -28,7 +28,7 @@ from safekeeper.spark.peace import with_coordinator
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["OPTIONS", "PREFIX", "PROVIDER", "BadSetup", "configure", "jar", "setting", "settings"]
+__all__ = ["OPTIONS", "PREFIX", "PROVIDER", "BadSetup", "configure", "jar", "register", "setting", "settings"]
 
 PROVIDER = "io.safekeeper.spark.SafeKeeperStateStoreProvider"
 """The value of `spark.sql.streaming.stateStore.providerClass`."""
@@ -120,6 +120,16 @@ def configure(builder: SparkSession.Builder, url: str, **options: object) -> Spa
     for name, value in found.items():
         builder.config(name, value)
     return builder
+
+
+def register(spark: SparkSession) -> None:
+    """Let *spark* read stores: `spark.read.format("safekeeper").option("url", "log:///var/lib/app").load()`.
+
+    There is one row for each id: group, key and value. The option `group` reads one group only.
+    """
+    from safekeeper.spark.source import CheckpointSource
+
+    spark.dataSource.register(CheckpointSource)
 
 
 @contextmanager

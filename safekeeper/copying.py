@@ -1,0 +1,106 @@
+"""Moving checkpoints between stores, in pieces whose size is bounded whatever the values are.
+
+A copy can be made again: an id that is already there is replaced. Whoever writes to the source meanwhile is not waited
+for, so stop the writers first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from safekeeper.backend import Backend, Batch, CheckpointId
+
+_PIECE_BYTES = 16 << 20
+_FIRST_READ = 16
+_MOST_READ = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What was copied."""
+
+    ids: int
+    nbytes: int
+    """Of values."""
+
+    def __add__(self, other: Copied) -> Copied:
+        return Copied(self.ids + other.ids, self.nbytes + other.nbytes)
+
+
+def copy(
+    source: Backend,
+    target: Backend,
+    groups: Iterable[str] | None = None,
+    progress: Callable[[int], object] = lambda ids: None,
+) -> Copied:
+    """Write every id of *source*, or of some of its *groups*, to *target*; durable as *target* declares on return.
+
+    What *target* has besides stays. *progress* is called with the number of ids copied since the last call.
+    """
+    return copy_ids(source, target, ids_of(source, groups), progress)
+
+
+def copy_ids(
+    source: Backend,
+    target: Backend,
+    ids: Iterable[CheckpointId],
+    progress: Callable[[int], object] = lambda ids: None,
+) -> Copied:
+    """Write *ids*, those of them that *source* has, to *target*."""
+    copied = Copied(0, 0)
+    for batch in batches(read_in_pieces(source, ids)):
+        target.write(batch)
+        progress(len(batch))
+        copied += Copied(len(batch), sum(len(value or b"") for _, value in batch.items()))
+    return copied
+
+
+def ids_of(store: Backend, groups: Iterable[str] | None = None) -> Iterator[CheckpointId]:
+    """Every id of a store, or of some of its groups, once."""
+    for group in dict.fromkeys(store.groups() if groups is None else groups):
+        yield from (CheckpointId(group, key) for key in dict.fromkeys(store.keys(group)))
+
+
+def read_in_pieces(store: Backend, ids: Iterable[CheckpointId]) -> Iterator[tuple[CheckpointId, bytes]]:
+    """The values of *ids*, of those that are there, several in one call but not too many.
+
+    How many fit is not known before they are read: no more are read at once than would fit if all were as large as the
+    largest so far.
+    """
+    largest, most = 1, _FIRST_READ
+    piece: list[CheckpointId] = []
+
+    def read() -> Iterator[tuple[CheckpointId, bytes]]:
+        nonlocal largest, most
+        found = [(id, value) for id, value in zip(piece, store.read(piece), strict=True) if value is not None]
+        largest = max([largest, *(len(value) for _, value in found)])
+        most = max(1, min(2 * most, _PIECE_BYTES // largest, _MOST_READ))
+        piece.clear()
+        yield from found
+
+    for id in ids:
+        piece.append(id)
+        if len(piece) >= most:
+            yield from read()
+    yield from read()
+
+
+def batches(puts: Iterable[tuple[CheckpointId, bytes]]) -> Iterator[Batch]:
+    """*puts* as batches that are large enough for a store to be quick, and not much larger."""
+    batch = Batch()
+    for id, value in puts:
+        batch.put(id, value)
+        if batch.nbytes >= _PIECE_BYTES:
+            yield batch
+            batch = Batch()
+    if len(batch):
+        yield batch
+
+
+def slices(ids: Iterable[CheckpointId], size: int) -> Iterator[tuple[CheckpointId, ...]]:
+    """*ids* in tuples of at most *size* each."""
+    rest = iter(ids)
+    while piece := tuple(islice(rest, size)):
+        yield piece
