@@ -54,8 +54,8 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 app.add_typer(dev, name="dev")
 app.add_typer(peace, name="peace")
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+out = Console(highlight=False, markup=False)  # with markup, 'safekeeper[lmdb]' loses its brackets
+err = Console(stderr=True, highlight=False, markup=False)
 
 _COPIED_AT_ONCE = 16 << 20
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -91,7 +91,7 @@ def _give_up_output() -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    err.print(f"safekeeper: {message}", markup=False, soft_wrap=True)
+    err.print(f"safekeeper: {message}", soft_wrap=True)
     sys.exit(2)
 
 
@@ -180,7 +180,7 @@ def get(url: StoreUrl, group: Group, key: Key) -> None:
     with safekeeper.open(url) as store:
         (value,) = store.read([id])
     if value is None:
-        err.print(f"safekeeper: {id} is not there", markup=False, soft_wrap=True)
+        err.print(f"safekeeper: {id} is not there", soft_wrap=True)
         raise typer.Exit(1)
     sys.stdout.buffer.write(value)
     sys.stdout.buffer.flush()

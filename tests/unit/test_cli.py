@@ -83,6 +83,22 @@ def test_backends_lists_every_scheme_with_its_state():
     assert b"one file per id" in answer("backends")
 
 
+def test_backends_tells_how_to_install_a_missing_driver():
+    program = """
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == "lmdb" else find(name, package)
+from safekeeper.cli import main
+sys.argv[1:] = ["backends"]
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "COLUMNS": "200"}, capture_output=True, check=True
+    )
+    (row,) = [line for line in done.stdout.splitlines() if line.split()[:1] == [b"lmdb:"]]
+    assert b"pip install 'safekeeper[lmdb]'" in row
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
