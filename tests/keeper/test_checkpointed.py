@@ -271,6 +271,7 @@ def test_postponed_saves_are_made_up_for_when_the_queue_is_empty_again(store, ev
         eventually(lambda: len(list(store.keys("words"))) == 51)
 
 
+@pytest.mark.crash
 def test_events_of_many_threads_with_evictions_lose_nothing(store, long_form):
     """Evictions, lazy recovery and saves run against each other; every event must be counted."""
     each = 20_000 if long_form else 500
