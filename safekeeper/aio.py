@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from safekeeper.backend import CheckpointId, Receipt
 from safekeeper.keeper import SafeKeeper
+from safekeeper.queues.line import WaitingLine
 from safekeeper.queues.reading import Progress
 from safekeeper.queues.ticket import Entry, Ticket
 
@@ -22,14 +23,16 @@ class AsyncKeeper:
     def __init__(self, keeper: SafeKeeper) -> None:
         self.keeper = keeper
         """The keeper inside, for everything that does not wait: `metrics`, `fill`."""
+        self._line = WaitingLine(keeper._pipeline)
 
     async def save(
         self, id: CheckpointId, state: Any, *, frozen: bool = False, deadline: float | None = None
     ) -> Receipt:
         """Store *state* under *id*. Return what the store promised, or raise why there is no promise.
 
-        A state that can change is serialized before anything else runs in the loop. When the awaiting task is cancelled
-        the save goes on.
+        A state that can change is serialized before anything else runs in the loop, and saves of an id take effect in
+        the order in which they began, awaited or not, also where they wait for room. When the awaiting task is
+        cancelled the save goes on.
         """
         return await self._complete(self.keeper._prepare(id, state, None, frozen, deadline))
 
@@ -71,9 +74,7 @@ class AsyncKeeper:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_set, done, ticket)
 
-        pipeline = self.keeper._pipeline
-        if pipeline.try_submit(entry, tell) is None:
-            await asyncio.to_thread(pipeline.submit, entry, tell)
+        self._line.submit(entry, tell)
         return (await done).result()
 
 

@@ -11,6 +11,7 @@ Leaving the block counts the event, and the trigger decides on a save.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,7 @@ from safekeeper.element import Element
 from safekeeper.errors import Closed
 from safekeeper.keeper import SafeKeeper
 from safekeeper.policy import Calibrate, Every, Trigger, Ttl
+from safekeeper.queues.notices import log_safely
 from safekeeper.queues.reading import Progress
 from safekeeper.queues.ticket import Ticket
 
@@ -67,6 +69,7 @@ class Checkpointed(Generic[S]):
         self._trigger = trigger
         self._calibrate = calibrate
         self._tick = tick
+        self._owner = os.getpid()
         # Guards everything below, and the counts of the elements. It is never held while anything is waited for.
         self._guard = Lock()
         self._elements: dict[bytes, Element[S]] = {}
@@ -103,8 +106,10 @@ class Checkpointed(Generic[S]):
     def forget(self, key: bytes) -> Ticket:
         """Remove *key* from memory and from the store. Its next event starts anew."""
         with self._hold(key, load=False) as element:
+            # First on its way, then out of memory: an event in between would bring the old state back.
+            ticket = self._keeper.forget(self._id(key))
             self._drop(element)
-            return self._keeper.forget(self._id(key))
+            return ticket
 
     def recover(self, progress: Callable[[Progress], object] | None = None) -> int:
         """Bring everything in the store into memory, instead of one by one with the first events; how many there were.
@@ -121,6 +126,7 @@ class Checkpointed(Generic[S]):
 
     def checkpoint(self) -> list[Ticket]:
         """Save everything that is dirty. When all the tickets have completed, every event before the call is stored."""
+        self._check_process()
         with self._guard:
             elements = list({**self._saving, **self._dirty}.values())
         tickets = []
@@ -135,6 +141,8 @@ class Checkpointed(Generic[S]):
 
     def close(self) -> None:
         """Save what is dirty, wait until it is stored, and raise if it is not. The keeper stays open."""
+        if self._owner != os.getpid():
+            return  # in a forked child the elements are the parent's
         self._closing.set()
         with self._guard:
             sweeper, self._sweeper = self._sweeper, None
@@ -153,12 +161,18 @@ class Checkpointed(Generic[S]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _check_process(self) -> None:
+        """Raise `Closed` in a forked child, where nobody gives back the locks that were held."""
+        if self._owner != os.getpid():
+            raise Closed(f"these elements belong to process {self._owner}: make new ones after a fork")
+
     def _id(self, key: bytes) -> CheckpointId:
         return CheckpointId(self._group, key)
 
     @contextmanager
     def _hold(self, key: bytes, load: bool = True) -> Iterator[Element[S]]:
         """The element of *key*, locked; with its state unless that is not wanted."""
+        self._check_process()
         while True:
             with self._guard:
                 element = self._elements.get(key) or self._elements.setdefault(key, Element(key))
@@ -284,7 +298,7 @@ class Checkpointed(Generic[S]):
             except Closed:  # the keeper was closed first: nothing can be saved any more
                 return
             except Exception:
-                _log.exception("%s: its elements could not be looked after, it is tried again", self._group)
+                log_safely(_log.exception, "%s: its elements could not be looked after, it is tried again", self._group)
 
     def _save_what_is_due(self) -> None:
         now = time.monotonic()

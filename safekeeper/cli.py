@@ -9,6 +9,7 @@ error.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
@@ -45,6 +46,7 @@ from safekeeper.registry import BUNDLED, third_party
 
 app = typer.Typer(
     help="Keep checkpoints: look into a store, change it, check it.",
+    epilog="Exit codes: 0 all well, 1 the answer is no (absent, damaged), 2 it could not be done.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -53,8 +55,10 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 app.add_typer(dev, name="dev")
 app.add_typer(peace, name="peace")
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+out = Console(highlight=False, markup=False)  # with markup, 'safekeeper[lmdb]' loses its brackets
+err = Console(stderr=True, highlight=False, markup=False)
+
+_CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 StoreUrl = Annotated[str, typer.Argument(metavar="URL", help="The store, such as log:///var/lib/app.")]
 Group = Annotated[str, typer.Argument(help="The group of the id.")]
@@ -72,12 +76,22 @@ def main() -> None:
     except SafekeeperError as error:
         _fail(str(error))
     except BrokenPipeError:  # the reader of our output, `head` perhaps, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        _give_up_output()  # it is not the store, whose errors are ours
+        _fail(f"the output could not be written: {error.strerror}")
+
+
+def _give_up_output() -> None:
+    """Let what is still to be written go nowhere, or Python would complain about it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str) -> NoReturn:
-    err.print(f"safekeeper: {message}", markup=False, soft_wrap=True)
+    err.print(f"safekeeper: {message}", soft_wrap=True)
     sys.exit(2)
 
 
@@ -166,7 +180,7 @@ def get(url: StoreUrl, group: Group, key: Key) -> None:
     with safekeeper.open(url) as store:
         (value,) = store.read([id])
     if value is None:
-        err.print(f"safekeeper: {id} is not there", markup=False, soft_wrap=True)
+        err.print(f"safekeeper: {id} is not there", soft_wrap=True)
         raise typer.Exit(1)
     sys.stdout.buffer.write(value)
     sys.stdout.buffer.flush()
@@ -207,7 +221,7 @@ def verify(url: StoreUrl, as_json: AsJson = False) -> None:
         _print_json([_damage_as_json(damage) for damage in found])
     else:
         _print_damage(found)
-        err.print(f"{len(found)} damaged" if found else "nothing is damaged")
+        err.print(f"{len(found)} damaged" if found else f"nothing is damaged, {counter.sum:,} bytes checked")
     if found:
         raise typer.Exit(1)
 
@@ -415,7 +429,7 @@ class _Counter:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._sum = 0
+        self.sum = 0
         self._status = err.status(text.format(0))
 
     def __enter__(self) -> Self:
@@ -426,14 +440,14 @@ class _Counter:
         self._status.stop()
 
     def add(self, amount: int) -> None:
-        self._sum += amount
+        self.sum += amount
         if err.is_terminal:
-            self._status.update(self._text.format(self._sum))
+            self._status.update(self._text.format(self.sum))
 
     def total(self, amounts: Iterable[int]) -> int:
         for amount in amounts:
             self.add(amount)
-        return self._sum
+        return self.sum
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from threading import TIMEOUT_MAX, Condition, Lock, Thread
 from safekeeper.backend import CheckpointId
 from safekeeper.errors import SafekeeperError, Unavailable
 from safekeeper.metrics import Metrics
-from safekeeper.queues.notices import Notices
+from safekeeper.queues.notices import Notices, log_safely
 from safekeeper.queues.ticket import Callback, Entry, Outcome, Ticket
 
 _log = logging.getLogger("safekeeper")
@@ -51,7 +51,6 @@ class Completions:
         self.metrics.saves += 1
         if entry.serializing:
             self.metrics.serialize.record(entry.serializing)
-            entry.serializing = 0.0  # or it were counted again when it is submitted again
         entry.newest = self.metrics.saves
         ticket = Ticket(self, entry, callback)
         if callback is not None:
@@ -60,11 +59,6 @@ class Completions:
         if entry.deadline < self._next_look:
             self._look_at(entry.deadline)
         return ticket
-
-    def take_back(self, entry: Entry) -> None:
-        """Let the opening of *entry*, under the same hold of the lock, not have happened."""
-        self.metrics.saves -= 1
-        self._open.discard(entry)
 
     def supersede(self, entry: Entry) -> None:
         """Another entry answers for *entry* from now on. With the lock held."""
@@ -127,7 +121,7 @@ class Completions:
             with self.lock:
                 lines = self.notices.take()
             for line in lines:
-                _log.warning(line)
+                log_safely(_log.warning, line)
         if self._heard and not self.in_callback:
             self._call_back()
 
@@ -150,12 +144,13 @@ class Completions:
     def _tell(self, ticket: Ticket) -> None:
         try:
             ticket.call_back()
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
+        except BaseException as error:
+            # Ctrl-C comes to the main thread. Raised anywhere else it would end one of ours.
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
             with self.lock:
                 self.metrics.callback_errors += 1
-            _log.exception("%s: the callback of a save raised", ticket.id)
+            log_safely(_log.exception, "%s: the callback of a save raised", ticket.id)
 
     @property
     def in_callback(self) -> bool:

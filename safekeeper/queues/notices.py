@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import traceback
+from collections.abc import Callable
 
 _INTERVAL = 10.0  # seconds between two lines of a kind
 
@@ -30,3 +32,12 @@ class Notices:
         """What was remembered, which is now forgotten."""
         lines, self.lines = self.lines, []
         return lines
+
+
+def log_safely(log: Callable[..., None], text: str, *values: object) -> None:
+    """Call *log*, a method of a logger. A handler that raises must not end the thread that stores: what it raised is
+    printed, as `logging` does with the errors of its own handlers."""
+    try:
+        log(text, *values)
+    except Exception:
+        traceback.print_exc()

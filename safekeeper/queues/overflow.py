@@ -61,6 +61,8 @@ class Entrance:
         stage.queue.push(entry)
         try:
             stage.wake()
+            if stage.then is not None:
+                stage.then.prepare()
         except RuntimeError as error:
             self._completions.fail(entry, Unavailable(f"{entry.id}: there is no thread to store it: {error}"))
 
@@ -75,7 +77,9 @@ class Entrance:
 
     def _wait_for_room(self, queue: LaneQueue, entry: Entry) -> None:
         queue.blocked += 1
-        queue.space.wait(min(max(entry.deadline - time.monotonic(), 0.0), TIMEOUT_MAX))
-        queue.blocked -= 1
+        try:
+            queue.space.wait(min(max(entry.deadline - time.monotonic(), 0.0), TIMEOUT_MAX))
+        finally:
+            queue.blocked -= 1
         if entry.outcome is None and entry.deadline <= time.monotonic():
             self._completions.expire_entry(entry)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Condition, Thread
 from typing import Any
 
@@ -55,11 +56,11 @@ class Pipeline:
         self._entrance = Entrance(self.completions, overflow)
         self.lock = lock = self.completions.lock
         self.metrics = self.completions.metrics
-        self.serialization = Stage(
-            "serialize", lock, serialization_queue, self._serialize, serialization_workers, 1, keep_alive
-        )
         self.storage = Stage(
             "store", lock, storage_queue, self._store, storage_workers, storage_queue.count, keep_alive
+        )
+        self.serialization = Stage(
+            "serialize", lock, serialization_queue, self._serialize, serialization_workers, 1, keep_alive, self.storage
         )
         self._failures = 0  # writes in a row that found the store unavailable
         self._closed: str | None = None  # why nothing is accepted any more
@@ -71,26 +72,39 @@ class Pipeline:
 
     def submit(self, entry: Entry, callback: Callback | None) -> Ticket:
         """Send *entry* on its way; wait for room if the overflow policy says so."""
-        ticket = self._submit(entry, callback, wait=True)
-        assert ticket is not None
+        try:
+            with self.lock:
+                ticket = self._begin(entry, callback)
+                self._enter(entry, wait=True)
+        finally:
+            self.completions.report()
         return ticket
 
-    def try_submit(self, entry: Entry, callback: Callback | None) -> Ticket | None:
-        """As `submit`, but where it would have to wait, nothing happens and there is no ticket."""
-        return self._submit(entry, callback, wait=False)
-
-    def _submit(self, entry: Entry, callback: Callback | None, *, wait: bool) -> Ticket | None:
-        ticket: Ticket | None
+    def begin(self, entry: Entry, callback: Callback | None) -> None:
+        """Count *entry* as under way, with its deadline. It goes no further before `enter`; `report` afterwards."""
         with self.lock:
-            self.check_open()
-            ticket = self.completions.open(entry, callback)
-            if entry.refused is not None:
-                self.completions.fail(entry, entry.refused)
-            elif not self._entrance.enter(self._first_stage(entry), entry, wait=wait):
-                self.completions.take_back(entry)
-                ticket = None
-        self.completions.report()
+            self._begin(entry, callback)
+
+    def enter(self, entry: Entry, *, wait: bool) -> bool:
+        """Put *entry*, with which we have begun, on its queue. False, and nothing has happened, if it would have to
+        wait for room and may not. `report` afterwards."""
+        with self.lock:
+            return self._enter(entry, wait=wait)
+
+    def _begin(self, entry: Entry, callback: Callback | None) -> Ticket:
+        self.check_open()
+        ticket = self.completions.open(entry, callback)
+        if entry.refused is not None:
+            self.completions.fail(entry, entry.refused)
         return ticket
+
+    def _enter(self, entry: Entry, *, wait: bool) -> bool:
+        try:
+            return self._entrance.enter(self._first_stage(entry), entry, wait=wait)
+        except BaseException:  # Ctrl-C while it waited: nobody will put it on a queue any more
+            if entry.heir is None:
+                self.completions.fail(entry, Unavailable(f"{entry.id}: its save was interrupted"))
+            raise
 
     def check_open(self) -> None:
         """Raise `Closed` if nothing is accepted any more."""
@@ -147,14 +161,14 @@ class Pipeline:
 
     def _store(self, entries: list[Entry]) -> None:
         batch = Batch()
-        for entry in entries:
-            if entry.value is None:
-                batch.delete(entry.id)
-            else:
-                batch.put(entry.id, entry.value)
         started = time.monotonic()
         outcome: Outcome
         try:
+            for entry in entries:
+                if entry.value is None:
+                    batch.delete(entry.id)
+                else:
+                    batch.put(entry.id, entry.value)
             outcome = self._backend.write(batch)
             if not isinstance(outcome, Receipt):
                 raise TypeError(f"it returned {outcome!r} instead of a Receipt")
@@ -277,7 +291,8 @@ class Pipeline:
         if not self._closes_backend:
             return
         if any(thread.is_alive() for thread in threads):
-            Thread(target=close_after_them, name="safekeeper-close", daemon=True).start()
+            with suppress(RuntimeError):  # at the end of the process Python may not start any: that closes it, too
+                Thread(target=close_after_them, name="safekeeper-close", daemon=True).start()
         else:
             self._backend.close()
 
@@ -309,6 +324,10 @@ class Pipeline:
 def _as_outcome(error: BaseException, who: str) -> SafekeeperError:
     if isinstance(error, SafekeeperError):
         return error
-    outcome = SafekeeperError(f"{who} failed: {error!r}")
+    try:
+        reason = repr(error)
+    except Exception:
+        reason = f"{type(error).__name__}, which cannot be shown"
+    outcome = SafekeeperError(f"{who} failed: {reason}")
     outcome.__cause__ = error
     return outcome

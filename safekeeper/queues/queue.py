@@ -58,6 +58,11 @@ class LaneQueue:
         """Whether there is something to take."""
         return bool(self._ready)
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything waits here or was taken and not yet released."""
+        return bool(self._last)
+
     def last(self, id: CheckpointId) -> Entry | None:
         """The newest entry of *id*, waiting or with a worker."""
         return self._last.get(id)

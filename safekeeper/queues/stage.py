@@ -13,7 +13,8 @@ class Stage:
     """Threads that take entries from a queue and work on them: started when there is work and none is idle, and gone
     when there was none for *keep_alive* seconds. They are daemons: a store that never answers holds up nobody's exit.
 
-    *work* gets at most *at_once* entries, all of different ids, and releases each of them in the queue.
+    *work* gets at most *at_once* entries, all of different ids, and releases each of them in the queue. While anything
+    is in this stage, the stage *then* keeps a thread for it: at the end of the process Python may not start any.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class Stage:
         workers: int,
         at_once: int,
         keep_alive: float,
+        then: Stage | None = None,
     ) -> None:
         if workers < 1:
             raise ValueError(f"{name}: at least one worker is needed, not {workers}")
@@ -36,6 +38,10 @@ class Stage:
         self._workers = workers
         self._at_once = at_once
         self._keep_alive = min(keep_alive, TIMEOUT_MAX)
+        self.then = then
+        self._awaited: LaneQueue | None = None  # the queue of the stage before this one
+        if then is not None:
+            then._awaited = self.queue
         self._news = Condition(lock)
         self._idle = 0
         self._woken = False  # an idle thread was notified and has not looked yet: no need to notify again
@@ -49,14 +55,26 @@ class Stage:
                 self._woken = True
                 self._news.notify()
         elif len(self.threads) < self._workers:
-            thread = Thread(target=self._run, name=f"safekeeper-{self._name}", daemon=True)
-            self.threads.add(thread)
-            try:
-                thread.start()
-            except RuntimeError:
-                self.threads.discard(thread)
-                if not self.threads:
-                    raise
+            self._start()
+
+    def prepare(self) -> None:
+        """See to it that there is a thread for what is to come. Called with the lock held; raises as `wake` does."""
+        if not self.threads:
+            self._start()
+
+    def _is_awaited(self) -> bool:
+        """Whether this is the last thread and something is still to come."""
+        return self._awaited is not None and self._awaited.busy and len(self.threads) == 1
+
+    def _start(self) -> None:
+        thread = Thread(target=self._run, name=f"safekeeper-{self._name}", daemon=True)
+        self.threads.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:
+            self.threads.discard(thread)
+            if not self.threads:
+                raise
 
     def stop(self) -> None:
         """Let all threads end after what they have in hand, and those who wait for room look again. Called with the
@@ -81,7 +99,7 @@ class Stage:
                 notified = self._news.wait(self._keep_alive)
                 self._idle -= 1
                 self._woken = False
-                if not notified and not self.queue:
+                if not notified and not self.queue and not self._is_awaited():
                     break
             # Under the same lock as the last look at the queue: whoever adds to it now starts another thread.
             self.threads.discard(current_thread())

@@ -29,9 +29,13 @@ def __getattr__(name: str) -> Any:
     # be used where these are not installed.
     if name != "BackendContract":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import pytest
+    try:
+        import pytest
 
-    pytest.register_assert_rewrite(f"{__name__}.contract")
-    from safekeeper.testing.contract import BackendContract
-
+        pytest.register_assert_rewrite(f"{__name__}.contract")
+        from safekeeper.testing.contract import BackendContract
+    except ModuleNotFoundError as error:
+        if error.name not in ("pytest", "hypothesis"):
+            raise
+        raise ImportError(f"{name} needs {error.name}: pip install 'safekeeper[testing]'") from error
     return BackendContract

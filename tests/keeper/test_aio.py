@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
-from safekeeper import Bounds, CheckpointId, Closed, Conflict, Receipt, SafeKeeper
+from safekeeper import Bounds, CheckpointId, Closed, Conflict, Receipt, SafeKeeper, Unavailable
 from safekeeper.aio import AsyncKeeper
 
 A, B, C = (CheckpointId("group", key) for key in (b"a", b"b", b"c"))
@@ -53,6 +54,90 @@ def test_a_full_queue_and_a_stuck_store_do_not_block_the_loop(store):
         await asyncio.gather(*saves)
         assert await keeper.fetch(C) == [1], "it was serialized when save was called, although it had to wait"
         await keeper.close()
+
+    asyncio.run(main())
+
+
+async def _begin(save) -> asyncio.Task:
+    """A task that has called *save* and waits."""
+    task = asyncio.create_task(save)
+    await asyncio.sleep(0)
+    return task
+
+
+@pytest.fixture
+def full(store):
+    """A keeper whose store is stuck and whose queue is full; the gate lets the store go on."""
+    keeper = SafeKeeper(store, overflow="block", storage_queue=Bounds(count=1))
+    with store.hold("write") as gate:
+        keeper.save(C, 0)
+        gate.wait_for(1)
+        keeper.save(B, 0)
+        yield AsyncKeeper(keeper), gate
+    keeper.close()
+
+
+def test_saves_of_an_id_keep_their_order_when_they_wait_for_room(full):
+    keeper, gate = full
+
+    async def main():
+        saves = [await _begin(keeper.save(A, n)) for n in range(50)]
+        gate.release()
+        saves += [await _begin(keeper.save(A, n)) for n in range(50, 100)]
+        await asyncio.gather(*saves)
+        assert await keeper.fetch(A) == 99
+
+    asyncio.run(main())
+
+
+def test_saves_that_wait_for_room_go_on_when_their_tasks_are_cancelled(store, full):
+    keeper, gate = full
+
+    async def main():
+        saves = [await _begin(keeper.save(CheckpointId("many", b"%d" % n), n)) for n in range(50)]
+        for save in saves:
+            save.cancel()
+        assert len(await asyncio.gather(*saves, return_exceptions=True)) == 50
+        gate.release()
+        await keeper.flush()
+        assert len(list(store.keys("many"))) == 50
+
+    asyncio.run(main())
+
+
+def test_a_save_that_waits_for_room_has_its_own_deadline_and_close_waits_for_it(store, full):
+    keeper, gate = full
+
+    async def main():
+        patient = await _begin(keeper.save(A, 1, deadline=1000))
+        with pytest.raises(Unavailable, match="deadline"):
+            await keeper.save(CheckpointId("group", b"hurried"), 1, deadline=0.02)
+        closing = await _begin(keeper.close())
+        while keeper.keeper._pipeline._closed is None:
+            await asyncio.sleep(0.01)
+        with pytest.raises(Closed):
+            await keeper.save(A, 2)
+        gate.release()
+        await asyncio.gather(patient, closing)
+        assert store.inner.read([A]) != [None]
+
+    asyncio.run(main())
+
+
+def test_without_a_thread_to_wait_a_save_fails_at_its_deadline_and_the_next_one_gets_one(full, monkeypatch):
+    keeper, gate = full
+
+    def no_thread(self):
+        raise RuntimeError("can't start new thread")
+
+    async def main():
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", no_thread)
+            first = await _begin(keeper.save(A, 1, deadline=0.02))
+        gate.release()
+        await keeper.save(A, 2)
+        assert await keeper.fetch(A) == 2
+        await asyncio.wait([first])
 
     asyncio.run(main())
 

@@ -173,6 +173,26 @@ def test_an_event_that_waited_while_its_element_was_forgotten_starts_anew(keeper
     assert keeper.fetch(ID) == {"count": 1}
 
 
+def test_an_event_while_a_forget_waits_for_room_starts_anew(store, eventually):
+    """It must not bring back what is still in the store just then."""
+    with SafeKeeper(store, overflow="block", storage_queue=Bounds(count=1)) as keeper, words(keeper) as group:
+        count(group, times=5).ticket.result()
+        with store.hold("write") as gate:
+            keeper.save(CheckpointId("other", b"1"), 1)
+            gate.wait_for(1)
+            keeper.save(CheckpointId("other", b"2"), 1)
+            forgetting = threading.Thread(target=group.forget, args=(KEY,))
+            forgetting.start()
+            eventually(lambda: keeper._pipeline.storage.queue.blocked == 1)
+            counting = threading.Thread(target=count, args=(group,))
+            counting.start()
+            counting.join(0.1)  # time for it to find what it must not find
+        forgetting.join()
+        counting.join()
+        keeper.flush()
+        assert keeper.fetch(ID) == {"count": 1}
+
+
 def test_an_element_that_had_an_event_just_now_is_not_evicted(keeper):
     with words(keeper, trigger=None, ttl=1000) as group:
         group._evict(count(group))
@@ -251,6 +271,7 @@ def test_postponed_saves_are_made_up_for_when_the_queue_is_empty_again(store, ev
         eventually(lambda: len(list(store.keys("words"))) == 51)
 
 
+@pytest.mark.crash
 def test_events_of_many_threads_with_evictions_lose_nothing(store, long_form):
     """Evictions, lazy recovery and saves run against each other; every event must be counted."""
     each = 20_000 if long_form else 500

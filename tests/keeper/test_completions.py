@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 
@@ -189,7 +190,42 @@ def test_a_worker_survives_a_serializer_that_exits(store):
         keeper.save(A, "state", lock=threading.Lock()).result(timeout=60)
 
 
-@pytest.mark.parametrize("error", (ValueError("no"), SystemExit(1)), ids=lambda e: type(e).__name__)
+def test_an_error_that_cannot_be_shown_fails_its_save_alone(store):
+    class Shy(BaseException):
+        def __repr__(self):
+            raise ValueError("not even that")
+
+    with SafeKeeper(store, serializer=Touchy()) as keeper:
+        with pytest.raises(SafekeeperError, match="the serializer failed: Shy"):
+            keeper.save(A, (Shy(),), lock=threading.Lock()).result(timeout=60)
+        keeper.save(A, "state", lock=threading.Lock()).result(timeout=60)
+
+
+def test_a_log_handler_that_raises_harms_nobody(store, capfd):
+    class Broken(logging.Handler):
+        def emit(self, record):
+            raise ZeroDivisionError(record.getMessage())
+
+    def broken(ticket):
+        raise ValueError("no")
+
+    handler = Broken()
+    logging.getLogger("safekeeper").addHandler(handler)
+    try:
+        with SafeKeeper(store, backoff=QUICK) as keeper:
+            store.fail("write")
+            keeper.save(A, 1, callback=broken).result(timeout=60)
+            keeper.save(A, 2).result(timeout=60)
+    finally:
+        logging.getLogger("safekeeper").removeHandler(handler)
+    shown = capfd.readouterr().err
+    assert "ZeroDivisionError: the store does not answer" in shown
+    assert "ZeroDivisionError: group/a: the callback of a save raised" in shown
+
+
+@pytest.mark.parametrize(
+    "error", (ValueError("no"), SystemExit(1), KeyboardInterrupt()), ids=lambda e: type(e).__name__
+)
 def test_a_callback_that_raises_is_logged_and_harms_nobody(store, error, caplog):
     def broken(ticket):
         raise error
@@ -220,6 +256,33 @@ def test_an_interrupt_in_a_callback_reaches_the_caller_and_the_other_callbacks_a
                 keeper.save(A, bytes(98))
             eventually(lambda: [ticket.id for ticket in heard] == [B, C])
         keeper.save(A, b"2").result()
+
+
+def test_a_save_that_is_interrupted_while_it_waits_for_room_holds_up_nobody(store, eventually):
+    keeper = SafeKeeper(store, overflow="block", storage_queue=Bounds(count=1))
+    queue = keeper._pipeline.storage.queue
+    heard = []
+
+    def interrupt() -> None:
+        eventually(lambda: queue.blocked == 1)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    with store.hold("write") as gate:
+        keeper.save(A, 1)
+        gate.wait_for(1)
+        keeper.save(B, 1)
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            keeper.save(C, 1, callback=heard.append)
+        interrupting.join()
+        assert queue.blocked == 0
+        (ticket,) = heard
+        with pytest.raises(Unavailable, match="interrupted"):
+            ticket.result(timeout=0)
+    keeper.close()
+    assert store.inner.read([A, B, C])[2] is None
+    assert (keeper.metrics().stored, keeper.metrics().failed) == (2, 1)
 
 
 def test_callbacks_may_save_and_never_wait(store):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import safekeeper
-from safekeeper import Bounds, CheckpointId, Closed, SafeKeeper
+from safekeeper import Bounds, Checkpointed, CheckpointId, Closed, SafeKeeper
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.testing import Faulty
 
@@ -116,6 +116,31 @@ def test_forks_in_the_middle_of_everything_do_no_harm():
         assert len(heard) * 2 == len(tickets) == keeper.metrics().saves
 
 
+def test_in_a_forked_child_the_elements_are_closed_although_other_threads_had_them(keeper_with_elements):
+    group, held = keeper_with_elements
+
+    def check():
+        for refused in (lambda: group.event(b"a"), lambda: group.look(b"a")):
+            with pytest.raises(Closed, match="after a fork"), refused():
+                pass
+        for refused in (lambda: group.forget(b"a"), group.checkpoint):
+            with pytest.raises(Closed, match="after a fork"):
+                refused()
+        group.close()
+
+    for lock in (held.lock, group._guard):
+        with lock:
+            in_child(check)
+
+
+@pytest.fixture
+def keeper_with_elements():
+    with SafeKeeper("memory:") as keeper, Checkpointed(keeper, "group", lambda: 0, trigger=None) as group:
+        with group.event(b"a") as element:
+            element.state += 1
+        yield group, element
+
+
 PROGRAM = """
 import sys, threading, time
 from safekeeper import CheckpointId, SafeKeeper
@@ -140,14 +165,52 @@ def test_what_is_queued_is_stored_when_the_interpreter_ends(tmp_path, end):
         assert len(list(store.keys("group"))) == 51
 
 
-def test_a_stuck_store_does_not_keep_the_interpreter_from_ending(tmp_path):
-    program = """
-import time, safekeeper
+NO_MORE_THREADS = """
+def no_thread(self):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+at_the_end = threading.Event()
+@atexit.register  # what Python 3.12 does from then on
+def forbid_threads():
+    threading.Thread.start = no_thread
+    at_the_end.set()
+"""
+
+
+def test_what_is_still_to_be_serialized_when_the_interpreter_ends_is_stored(tmp_path):
+    program = f"""
+import atexit, sys, threading, time
+from safekeeper import CheckpointId, SafeKeeper
+{NO_MORE_THREADS}
+class Late:
+    name = "late"
+    def dumps(self, state):
+        at_the_end.wait()
+        time.sleep(0.1)
+        return state
+    def loads(self, data):
+        return data
+keeper = SafeKeeper(sys.argv[1], serializer=Late(), keep_alive=0.01)
+keeper.save(CheckpointId("group", b"large"), bytes(100_000))
+time.sleep(0.1)
+"""
+    url = f"file://{tmp_path}/store"
+    subprocess.run([sys.executable, "-c", program, url], check=True, timeout=120, env=_environment())
+    with safekeeper.open(url) as store:
+        assert list(store.keys("group")) == [b"large"]
+
+
+@pytest.mark.parametrize("threads", ("", NO_MORE_THREADS), ids=("", "no more threads"))
+def test_a_stuck_store_does_not_keep_the_interpreter_from_ending(tmp_path, threads):
+    program = f"""
+import atexit, threading, time, safekeeper
+from safekeeper import registry
 from safekeeper.testing import Faulty
+{threads}
 store = Faulty(safekeeper.open("memory:"))
+registry.open = lambda url: store  # so that it is the keeper's to close
 holding = store.hold("write")
 gate = holding.__enter__()
-keeper = safekeeper.SafeKeeper(store, close_deadline=0.1)
+keeper = safekeeper.SafeKeeper("stuck:", close_deadline=0.1)
 ticket = keeper.save(safekeeper.CheckpointId("group", b"a"), 1, callback=lambda t: print(repr(t.outcome()), flush=True))
 gate.wait_for(1)
 """

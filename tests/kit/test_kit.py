@@ -121,3 +121,10 @@ def test_every_broken_backend_is_in_the_table():
 def _check_caught(outcome):
     assert outcome not in ("passed", "skipped", "error")
     assert not re.match("NameError|AttributeError|TypeError", outcome), "the broken backend is broken in another way"
+
+
+@pytest.mark.parametrize("module", ("pytest", "hypothesis"))
+def test_without_what_it_needs_the_kit_says_what_to_install(module):
+    program = f"import sys; sys.modules[{module!r}] = None\nfrom safekeeper.testing import Slow, BackendContract"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr.endswith(f"BackendContract needs {module}: pip install 'safekeeper[testing]'\n")

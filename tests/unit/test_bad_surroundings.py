@@ -19,7 +19,7 @@ a, b = CheckpointId("g", b"a"), CheckpointId("g", b"b")
 said = []
 with safekeeper.open(url) as store:
     try:
-        store.write(Batch({b: bytes(size)}))
+        store.write(Batch({a: bytes(size), b: bytes(size)}))
     except safekeeper.SafekeeperError as error:
         said = [type(error).__name__, str(error)]
     print(json.dumps([said, [v and v.decode() for v in store.read([a, b])]]))
@@ -32,7 +32,7 @@ with safekeeper.open(sys.argv[1]) as store:
     store.write(Batch({CheckpointId("g", b"a"): b"kept"}))
 """
 
-STORES = ["file", "lmdb", "objects+file"]
+STORES = ["file", "log", "lmdb", "objects+file"]
 
 
 def attempt(tmp_path, scheme, mount, size=10):

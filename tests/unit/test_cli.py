@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -57,7 +58,7 @@ def test_removed_ids_are_gone_and_absent_ones_are_no_error(url):
 def test_verify_names_the_damaged_place_and_exits_with_1(url, tmp_path):
     answer("put", url, "g", "good", value=b"1")
     answer("put", url, "g", "bad", value=b"2")
-    assert run("verify", url).stderr == b"nothing is damaged\n"
+    assert re.fullmatch(rb"nothing is damaged, \d+ bytes checked\n", run("verify", url).stderr)
     with open(tmp_path / "store" / "g" / "bad.ckpt", "ab") as file:
         file.write(b"!")
     done = run("verify", url)
@@ -80,6 +81,22 @@ def test_backends_lists_every_scheme_with_its_state():
     assert rows["file:"]["survives"] == "process, os, power"
     assert rows["memory:"]["state"] == "ready"
     assert b"one file per id" in answer("backends")
+
+
+def test_backends_tells_how_to_install_a_missing_driver():
+    program = """
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == "lmdb" else find(name, package)
+from safekeeper.cli import main
+sys.argv[1:] = ["backends"]
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "COLUMNS": "200"}, capture_output=True, check=True
+    )
+    (row,) = [line for line in done.stdout.splitlines() if line.split()[:1] == [b"lmdb:"]]
+    assert b"pip install 'safekeeper[lmdb]'" in row
 
 
 @pytest.mark.parametrize(
@@ -108,3 +125,28 @@ def test_a_reader_that_has_seen_enough_is_no_error(url):
     done = subprocess.run([sys.executable, "-m", "safekeeper.cli", "ls", url], stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize(
+    "command", (["get", "group", "key"], ["ls", "group"], ["stat"], ["verify", "--json"]), ids=" ".join
+)
+def test_output_that_cannot_be_written_is_one_line_and_exit_code_2(url, command):
+    """Not 1, which would say that the id is absent or the store damaged."""
+    answer("put", url, "group", "key", value=b"value")
+    name, *rest = command
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "safekeeper.cli", name, url, *rest], stdout=full, stderr=subprocess.PIPE
+        )
+    message = b"safekeeper: the output could not be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, message)
+
+
+def test_compact_says_what_it_gave_back(tmp_path):
+    url = f"log://{tmp_path}/store"
+    answer("put", url, "group", "key", value=b"1")
+    assert b" bytes before, " in answer("compact", url)
+
+
+def test_help_tells_the_exit_codes():
+    assert b"Exit codes: 0 all well, 1 the answer is no (absent, damaged), 2 it" in answer("--help")
