@@ -1,5 +1,6 @@
 """`safekeeper bench all`: every script runs, what it says is kept and shown, and nothing of it stays behind."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -28,6 +29,18 @@ def test_every_script_is_found_and_no_module_that_is_none():
         found["thesis"].title == "The measurements of the S4 thesis again, with its settings, ours beside its figures."
     )
     assert not {"recover", "cli", "driver", "everything"} & found.keys()
+
+
+@pytest.mark.parametrize("name", [script.name for script in scripts()])
+def test_every_script_can_be_asked_how_it_is_used(name, monkeypatch, capsys):
+    module = importlib.import_module(f"safekeeper.bench.{name}")
+    if hasattr(module, "__path__"):
+        module = importlib.import_module(f"safekeeper.bench.{name}.__main__")
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as end:
+        module.main()
+    assert end.value.code == 0
+    assert "--quick" in capsys.readouterr().out
 
 
 def test_goals_are_read_from_what_a_script_prints():
