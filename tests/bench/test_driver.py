@@ -4,7 +4,8 @@ import pytest
 
 from safekeeper.backend import Batch
 from safekeeper.backends.memory import MemoryBackend
-from safekeeper.bench.driver import GIVE_UP_AFTER, Driver
+from safekeeper.bench import session
+from safekeeper.bench.driver import Driver
 from safekeeper.bench.exporters import export, rows
 from safekeeper.bench.properties import BadProperty, Settings
 from safekeeper.bench.workload import Workload
@@ -92,8 +93,16 @@ def test_a_store_that_is_gone_ends_the_run_and_what_was_measured_is_kept():
     assert "times in a row" in result.partial
     found = numbers(result)
     assert found["UPDATE", "Return=OK"] == 50
-    assert GIVE_UP_AFTER <= found["UPDATE", "Return=ERROR"] < 1000 - 50
+    assert session.GIVE_UP_AFTER <= found["UPDATE", "Return=ERROR"] < 1000 - 50
     assert found["OVERALL", "Complete"] == 0
+
+
+def test_a_store_that_needs_long_for_each_failure_is_given_up_sooner(monkeypatch):
+    monkeypatch.setattr(session, "GIVE_UP_AFTER_SECONDS", 0.0)
+    _, driver = loaded(Failing(150, for_ever=True), readproportion=0, updateproportion=1)
+    result = driver.run()
+    assert result.partial == "the store failed 2 times in a row"
+    assert result.operations == 52
 
 
 def test_a_mistake_in_a_backend_is_raised_not_counted():
@@ -135,6 +144,21 @@ def test_a_target_is_not_exceeded_and_the_intended_latency_counts_the_delay():
     assert ("Intended-READ", "Return=OK") not in found
 
 
+@pytest.mark.parametrize(
+    ("interval", "names"),
+    (
+        ("op", {"READ-FAILED"}),
+        ("intended", {"READ-FAILED"}),
+        ("both", {"READ-FAILED", "Intended-READ-FAILED"}),
+    ),
+)
+def test_failures_are_timed_as_measurement_interval_asks(interval, names):
+    _, driver = driver_of(
+        MemoryBackend(), target=2000, operationcount=50, updateproportion=0, measurement_interval=interval
+    )
+    assert set(driver.run().measurements.totals()) == names
+
+
 def test_intended_alone_keeps_the_name():
     _, driver = loaded(MemoryBackend(), measurement_interval="intended")
     assert set(driver.run().measurements.totals()) == {"READ", "UPDATE"}
@@ -148,6 +172,10 @@ def test_data_integrity_finds_a_record_that_is_not_what_was_written():
     backend.write(Batch({workload.ids[3]: value[:-1] + b"?"}))
     found = numbers(driver.run())
     assert (found["VERIFY", "Return=OK"], found["VERIFY", "Return=UNEXPECTED_STATE"]) == (990, 10)
+    lost = Batch()
+    lost.delete(workload.ids[5])
+    backend.write(lost)
+    assert numbers(driver.run())["VERIFY", "Return=ERROR"] == 10
 
 
 def test_data_integrity_holds_across_updates_and_processes():
