@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -51,6 +52,8 @@ class Outcome:
     """As it was when the script had ended."""
     output: str
     failure: str = ""
+    seconds: float = 0.0
+    """How long it ran."""
 
     @property
     def goals(self) -> list[Goal]:
@@ -101,6 +104,7 @@ def run_all(
             continue
         said(f"running {script.name}")
         outcomes[script.name] = outcome = run(script, quick=quick)
+        said(f"{script.name} {'failed' if outcome.failure else 'ended'} after {outcome.seconds:.0f} s")
         if results is not None:
             (results / f"{script.name}.json").write_text(outcome.to_json())
         if outcome.failure == INTERRUPTED:
@@ -114,8 +118,9 @@ def run_all(
 def run(script: Script, *, quick: bool) -> Outcome:
     """Run one script. That it fails is an outcome, not an error."""
     arguments = ["--quick"] if quick and script.has_quick else []
+    started = time.monotonic()
     output, failure = run_apart([sys.executable, "-m", f"safekeeper.bench.{script.name}", *arguments])
-    return Outcome(script, quick, Machine.here(), output, failure)
+    return Outcome(script, quick, Machine.here(), output, failure, time.monotonic() - started)
 
 
 INTERRUPTED = "interrupted"

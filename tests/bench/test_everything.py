@@ -44,21 +44,27 @@ def test_every_script_can_be_asked_how_it_is_used(name, monkeypatch, capsys):
 
 
 def test_goals_are_read_from_what_a_script_prints():
-    text = f"a table\n{Goal('fast: 3 x', True)}\nmore\n{Goal('small: no', False)}\ngoals met: all of them\n"
-    assert list(goals_in(text)) == [Goal("fast: 3 x", True), Goal("small: no", False)]
+    said = [Goal("fast: 3 x", True), Goal("small: no", False), Goal("huge, without --quick", None)]
+    text = f"a table\n{said[0]}\nmore\n{said[1]}\ngoals met: all of them\n{said[2]}\n"
+    assert list(goals_in(text)) == said
 
 
 def test_the_page_says_what_is_met_what_is_not_and_what_did_not_run():
     fails = replace(SCRIPT, name="other", has_quick=False)
     outcomes = [
-        Outcome(SCRIPT, True, MACHINE, f"12 ms\n{Goal('fast', False)}"),
+        Outcome(
+            SCRIPT, True, MACHINE, f"12 ms\n{Goal('fast', False)}\n{Goal('a|b', True)}\n{Goal('huge', None)}", seconds=7
+        ),
         Outcome(fails, True, MACHINE, "", "no module named redis"),
     ]
     text = page(outcomes)
-    assert "| fast | **no** | some |" in text
+    assert "1 met, 1 not met, 1 not measured. Scripts that did not run to their end: other.\n" in text
+    assert "From [some](#some):\n\n| goal | met |\n|---|---|\n| fast | **no** |\n" in text
+    assert "| a\\|b | yes |\n| huge | not measured |\n" in text
     assert "```\n12 ms\n" in text
     assert "It did not run to its end: no module named redis" in text
-    assert f"`python -m safekeeper.bench.some --quick`, {MACHINE.moment()}" in text
+    assert f"`python -m safekeeper.bench.some --quick`, 7 s, {MACHINE.moment()}" in text
+    assert "few and short" in text
     assert "`python -m safekeeper.bench.other`" in text
     assert text.count(MACHINE.what()) == 1
 
