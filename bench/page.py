@@ -59,8 +59,8 @@ def _section(outcome: Outcome) -> Iterator[str]:
     command = f"python -m safekeeper.bench.{outcome.script.name}"
     if outcome.quick and outcome.script.has_quick:
         command += " --quick"
-    yield f"`{command}`, {outcome.seconds:.0f} s, {outcome.machine.moment()}."
-    if warning := outcome.machine.warning():
+    yield f"`{command}`, {outcome.seconds:.0f} s, {outcome.machine.date}."
+    if warning := outcome.warning():
         yield from ("", f"**{warning}**")
     if outcome.failure:
         yield from ("", f"It did not run to its end: {outcome.failure}")

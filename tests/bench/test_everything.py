@@ -2,11 +2,14 @@
 
 import importlib
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -63,7 +66,7 @@ def test_the_page_says_what_is_met_what_is_not_and_what_did_not_run():
     assert "| a\\|b | yes |\n| huge | not measured |\n" in text
     assert "```\n12 ms\n" in text
     assert "It did not run to its end: no module named redis" in text
-    assert f"`python -m safekeeper.bench.some --quick`, 7 s, {MACHINE.moment()}" in text
+    assert f"`python -m safekeeper.bench.some --quick`, 7 s, {MACHINE.date}." in text
     assert "few and short" in text
     assert "`python -m safekeeper.bench.other`" in text
     assert text.count(MACHINE.what()) == 1
@@ -74,10 +77,25 @@ def test_a_script_that_fails_is_an_outcome():
 
 
 def test_numbers_of_a_busy_machine_carry_a_warning():
+    def page_with(others):
+        return page([Outcome(SCRIPT, False, replace(MACHINE, cores=2), "", others=others)])
+
+    assert "busy" not in page_with(others=0.4)
+    assert "**The machine was busy with other work: it took 0.6 of 2 processors." in page_with(others=0.6)
+
+
+def test_what_a_script_uses_itself_is_not_taken_for_the_work_of_others(monkeypatch):
+    ticks = os.sysconf("SC_CLK_TCK")
+    line = f"cpu  {ticks} 0 {2 * ticks} {90 * ticks} {70 * ticks} 0 {ticks} {3 * ticks} 0 0\ncpu0 1 2 3\n"
+    monkeypatch.setattr(Path, "read_text", lambda self: line)
+    monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_utime=1.5, ru_stime=0.5))
+    assert everything._used_by_others() == 1 + 2 + 1 + 3 - 1.5 - 0.5
+
+
+def test_a_machine_says_when_many_processes_want_it():
     idle = replace(MACHINE, load=0.5, cores=2)
     assert not idle.warning()
-    assert "**The machine was busy" not in page([Outcome(SCRIPT, False, idle, "")])
-    assert "**The machine was busy" in page([Outcome(SCRIPT, False, replace(idle, load=30.0), "")])
+    assert "30 processes wanted its 2 cores" in replace(idle, load=30.0).warning()
 
 
 @pytest.fixture
