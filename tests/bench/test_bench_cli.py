@@ -9,6 +9,7 @@ from typer import Exit
 
 from safekeeper.bench import cli, recover
 from safekeeper.bench.recover import Recovery
+from safekeeper.dev.redis import RedisServer
 from safekeeper.errors import Unavailable
 
 COMMAND = (sys.executable, "-m", "safekeeper.cli", "bench")
@@ -95,6 +96,22 @@ def test_ctrl_c_keeps_what_was_measured_and_marks_it_as_partial():
     assert "PARTIAL RESULTS, interrupted after" in err
     assert "[OVERALL], Complete, 0\n" in out
     assert re.search(r"\[INSERT\], Return=OK, [1-9]", out)
+
+
+def test_a_server_that_is_killed_half_way_leaves_partial_results_and_the_reason(tmp_path):
+    with RedisServer(tmp_path, save="") as server:
+        endless = ("-p", "recordcount=100000000", "-p", "fieldlength=1", "-s", "-p", "status.interval=0.2")
+        command = [*COMMAND, "load", server.url, *endless]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert " operations; " in process.stderr.readline()
+            server.kill()
+            out, err = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert "safekeeper: the store failed, first with: 127.0.0.1:" in err
+    assert re.search(r"PARTIAL RESULTS, the store failed \d+ times in a row after", err)
+    assert "[OVERALL], Complete, 0\n" in out
+    assert re.search(r"\[INSERT\], Return=OK, [1-9]", out)
+    assert re.search(r"\[INSERT\], Return=ERROR, [1-9]", out)
 
 
 def test_stores_are_compared_and_the_results_written_as_asked(url, tmp_path):
