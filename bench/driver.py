@@ -98,12 +98,14 @@ class Driver:
         *,
         open_sessions: OpenSessions = direct_sessions,
         status: bool = False,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._workload = workload
         self._settings = workload.settings
         self._backend = backend
         self._open_sessions = open_sessions
         self._status = status
+        self._stop = stop
 
     def load(self) -> Result:
         """Insert the records."""
@@ -178,9 +180,8 @@ class Driver:
         settings = self._settings
         return int(1e9 * settings.threadcount / settings.target) if settings.target else 0
 
-    @staticmethod
-    def _watch(workers: list[_Worker], control: _Control, until: float, status: StatusLine) -> None:
-        """Wait for the workers; stop them when the time is up or at the first Ctrl-C."""
+    def _watch(self, workers: list[_Worker], control: _Control, until: float, status: StatusLine) -> None:
+        """Wait for the workers; stop them when the time is up, when told to, or at the first Ctrl-C."""
         while not all(worker.ended for worker in workers):
             try:
                 # Not `join`: in Python 3.11, a thread whose join was interrupted counts as ended.
@@ -193,6 +194,8 @@ class Driver:
                 control.stop(INTERRUPTED)
             if time.monotonic() >= until:
                 control.stop()
+            elif self._stop():
+                control.stop(INTERRUPTED)
 
     def _remarks(self) -> Iterator[str]:
         settings = self._settings

@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.synchronize import Barrier
 from time import perf_counter_ns as now
@@ -23,7 +24,7 @@ from safekeeper.bench.measurements import Measurements, Recorder
 from safekeeper.bench.properties import Settings
 from safekeeper.bench.through_keeper import SESSIONS
 from safekeeper.bench.workload import Workload
-from safekeeper.errors import BadUrl, SafekeeperError
+from safekeeper.errors import BadUrl, SafekeeperError, Unavailable
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,11 +35,14 @@ class Share:
     phase: Phase
     settings: Settings
 
-    def run(self, *, status: bool = False) -> Result:
-        """Open the store, do it and close the store, which is measured as YCSB's `CLEANUP`."""
+    def run(self, *, status: bool = False, stop: Callable[[], bool] = lambda: False) -> Result:
+        """Open the store, do it and close the store, which is measured as YCSB's `CLEANUP`.
+
+        When *stop* says so, it ends early with what it has.
+        """
         with open_store(self.url) as store:
             sessions = SESSIONS[self.settings.driver]
-            driver = Driver(Workload(self.settings), store, open_sessions=sessions, status=status)
+            driver = Driver(Workload(self.settings), store, open_sessions=sessions, status=status, stop=stop)
             result = driver.load() if self.phase == "load" else driver.run()
             return _close(store, result)
 
@@ -102,7 +106,10 @@ def run_in_processes(share: Share, processes: int) -> Result:
     context = multiprocessing.get_context("spawn")  # a forked child would inherit other threads' locks
     gate = context.Barrier(len(shares))
     with _ctrl_c_is_for_the_children(), ProcessPoolExecutor(len(shares), context, _set_gate, (gate,)) as pool:
-        return merge(list(pool.map(_run_together, shares)))
+        try:
+            return merge(list(pool.map(_run_together, shares)))
+        except BrokenProcessPool as error:
+            raise Unavailable("a process was killed, and what it measured is lost with it: run it again") from error
 
 
 def require_scope(url: str, scope: Scope) -> None:

@@ -122,6 +122,14 @@ def test_the_time_limit_ends_a_run_that_is_not_partial():
     assert not result.partial
 
 
+def test_whoever_starts_a_run_may_end_it_and_what_was_measured_is_kept():
+    workload, _ = loaded(backend := MemoryBackend(), operationcount=0, maxexecutiontime=600)
+    result = Driver(workload, backend, stop=lambda: True).run()
+    assert result.partial == "interrupted"
+    assert result.operations > 0
+    assert result.seconds < 60
+
+
 def test_what_runs_during_the_warm_up_is_not_measured():
     workload, driver = loaded(MemoryBackend(), warmup=0.1, insertproportion=1, readproportion=0, updateproportion=0)
     result = driver.run()

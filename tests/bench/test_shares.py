@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 
 import numpy as np
@@ -111,8 +112,12 @@ def test_a_store_of_one_process_is_refused():
         run_in_processes(Share("memory:", "run", SETTINGS), 2)
 
 
-def test_ctrl_c_ends_the_processes_and_keeps_what_they_measured(tmp_path):
-    command = [sys.executable, "-m", "safekeeper.cli", "bench", "load", f"file://{tmp_path}/store", "--processes", "2"]
+@pytest.mark.timeout(900)  # a busy machine takes minutes to start a JVM and its workers
+@pytest.mark.parametrize(
+    "clients", (("--processes", "2"), ("--spark", "local[2]", "--clients", "2")), ids=("processes", "Spark")
+)
+def test_ctrl_c_ends_the_clients_and_keeps_what_they_measured(tmp_path, clients):
+    command = [sys.executable, "-m", "safekeeper.cli", "bench", "load", f"file://{tmp_path}/store", *clients]
     process = subprocess.Popen(
         [*command, "-p", "recordcount=10000000", "-p", "fieldlength=1"],
         stdout=subprocess.PIPE,
@@ -123,6 +128,7 @@ def test_ctrl_c_ends_the_processes_and_keeps_what_they_measured(tmp_path):
     try:
         while len(list(tmp_path.glob("store/usertable/*"))) < 100:  # both are in the middle of it
             assert process.poll() is None
+            time.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=120)
     finally:
