@@ -36,7 +36,7 @@ class StatusLine:
         clock = datetime.now().strftime("%Y-%m-%d %H:%M:%S:%f")[:-3]
         latencies = " ".join(_summary(name, one) for name, one in self._measurements.take_interval().items())
         print(
-            f"{clock} {now - self._started:.0f} sec: {operations} operations; {rate} current ops/sec;"
+            f"{clock} {int(now - self._started)} sec: {operations} operations; {rate} current ops/sec;"
             f"{estimate} {latencies}",
             file=sys.stderr,
             flush=True,

@@ -1,5 +1,7 @@
+import re
 from threading import Lock
 
+import numpy as np
 import pytest
 
 from safekeeper.backend import Batch
@@ -7,7 +9,9 @@ from safekeeper.backends.memory import MemoryBackend
 from safekeeper.bench import session
 from safekeeper.bench.driver import Driver
 from safekeeper.bench.exporters import export, rows
+from safekeeper.bench.measurements import Measurements
 from safekeeper.bench.properties import BadProperty, Settings
+from safekeeper.bench.status import StatusLine
 from safekeeper.bench.workload import Workload
 from safekeeper.errors import Unavailable
 
@@ -48,7 +52,7 @@ def numbers(result):
 
 def test_the_lines_are_ycsbs():
     _, driver = loaded(MemoryBackend())
-    lines = export(driver.run(), (50.0, 95.0, 99.9, 1.0), "TextMeasurementsExporter").splitlines()
+    lines = export(driver.run(), (50.0, 99.99999, 11.0, 1.0), "TextMeasurementsExporter").splitlines()
     assert [line.rpartition(", ")[0] for line in lines] == [
         "[OVERALL], RunTime(ms)",
         "[OVERALL], Throughput(ops/sec)",
@@ -61,8 +65,8 @@ def test_the_lines_are_ycsbs():
                 "MinLatency(us)",
                 "MaxLatency(us)",
                 "50thPercentileLatency(us)",
-                "95thPercentileLatency(us)",
-                "99.9PercentileLatency(us)",
+                "99.99999PercentileLatency(us)",
+                "11thPercentileLatency(us)",
                 "1stPercentileLatency(us)",
                 "Return=OK",
             )
@@ -210,3 +214,24 @@ def test_a_run_without_records_or_end_is_refused(properties, says):
 def test_a_record_over_the_limit_is_refused():
     with pytest.raises(BadProperty, match="at most 67108864 bytes"):
         driver_of(MemoryBackend(), fieldlength=10_000_000)
+
+
+@pytest.mark.parametrize(
+    ("operations", "seconds", "says"),
+    (
+        (0, 0.0, "0 sec: 0 operations; 0 current ops/sec; "),
+        (250, 2.5, "2 sec: 250 operations; 100 current ops/sec; est completion in 8 seconds "),
+        (300, 7.0, "7 sec: 300 operations; 42.86 current ops/sec; est completion in 17 seconds "),
+        (10, 1000.0, "1000 sec: 10 operations; 0.01 current ops/sec; est completion in 1 day 3 hours "),
+    ),
+)
+def test_the_status_line_is_ycsbs(operations, seconds, says, monkeypatch, capsys):
+    clock = iter([0.0])
+    monkeypatch.setattr("safekeeper.bench.status.time.monotonic", lambda: next(clock, seconds))
+    measurements = Measurements()
+    line = StatusLine(measurements, 1000, 0.0)
+    measurements.add("READ", np.array([1000, 2000, 4000]), 3)
+    line.print_if_due(operations)
+    printed = capsys.readouterr().err
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d:\d{3} ", printed)
+    assert printed[24:] == f"{says}[READ: Count=3, Max=4, Min=1, Avg=2.33, 90=4, 99=4, 99.9=4, 99.99=4]\n"
