@@ -196,7 +196,7 @@ def compare(
 ) -> None:
     """Run one workload on several stores, turn by turn, and compare them. The stores should be empty."""
     require_histograms()
-    from safekeeper.bench.compare import compare
+    from safekeeper.bench.compare import compare, local_folder
     from safekeeper.bench.machine import Machine
     from safekeeper.bench.report import to_csv, to_html, to_json, to_table
 
@@ -213,7 +213,8 @@ def compare(
         said=say,
     )
     _print_table(to_table(found))
-    machine = Machine.here()
+    folders = filter(None, map(local_folder, urls))
+    machine = Machine.here(next(folders, None))
     for path, text in ((csv, to_csv(found)), (json, to_json(found, machine)), (html, to_html(found, machine))):
         if path is not None:
             write_file(path, text)

@@ -214,10 +214,15 @@ def all_operations(result: Result) -> Latencies:
 
 def stored_bytes(url: str, store: Backend) -> int | None:
     """What a store occupies: its files' blocks, or what it says itself; None if neither can be told."""
-    parsed = Url.parse(url)
-    if parsed.host is None and parsed.path.startswith("/") and (path := Path(parsed.path)).is_dir():
+    if (path := local_folder(url)) is not None and path.is_dir():
         return sum(map(_blocks, path.rglob("*"))) * 512
     return store.stats().bytes_stored if isinstance(store, SupportsStats) else None
+
+
+def local_folder(url: str) -> Path | None:
+    """Where a store has its files; None if it is not of this machine's disks."""
+    parsed = Url.parse(url)
+    return Path(parsed.path) if parsed.host is None and parsed.path.startswith("/") else None
 
 
 def _blocks(path: Path) -> int:

@@ -136,7 +136,8 @@ def run(script: Script, *, quick: bool) -> Outcome:
     output, failure = run_apart([sys.executable, "-m", f"safekeeper.bench.{script.name}", *arguments])
     seconds = time.monotonic() - started
     others = max(_used_by_others() - before, 0.0) / seconds
-    return Outcome(script, quick, Machine.here(), output, failure, seconds, others)
+    machine = Machine.here(Path(tempfile.gettempdir()))  # scripts write there
+    return Outcome(script, quick, machine, output, failure, seconds, others)
 
 
 def _used_by_others() -> float:

@@ -7,7 +7,7 @@ import pytest
 
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.bench import compare as module
-from safekeeper.bench.compare import compare, stored_bytes
+from safekeeper.bench.compare import compare, local_folder, stored_bytes
 from safekeeper.bench.machine import Machine
 from safekeeper.bench.properties import BadProperty, Settings
 from safekeeper.bench.recover import measure
@@ -99,6 +99,13 @@ def test_what_is_wrong_with_the_properties_is_raised_not_blamed_on_the_stores():
 
 def test_a_store_without_a_folder_that_does_not_tell_what_it_occupies_has_no_size():
     assert stored_bytes("memory:", MemoryBackend()) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "folder"), (("log:///var/lib/a?sync=none", Path("/var/lib/a")), ("memory:", None), ("redis://h:1/0", None))
+)
+def test_a_store_on_a_disk_of_this_machine_has_a_folder(url, folder):
+    assert local_folder(url) == folder
 
 
 def test_a_file_that_is_removed_meanwhile_counts_as_nothing(tmp_path, monkeypatch):
