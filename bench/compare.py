@@ -43,7 +43,7 @@ class Sample:
     p95: int
     p99: int
     errors: int
-    """Operations that did not end with `Return=OK`."""
+    """Operations that failed."""
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ def _run(found: Comparison, point: Point, store: Backend, said: Callable[[str], 
             p50=latencies.percentile(50),
             p95=latencies.percentile(95),
             p99=latencies.percentile(99),
-            errors=sum(count for (_, code), count in result.measurements.returns.items() if code != "OK"),
+            errors=errors_of(result),
         )
     )
     return result.throughput
@@ -210,6 +210,12 @@ def all_operations(result: Result) -> Latencies:
         if name in OPERATIONS:
             together.add(latencies)
     return together
+
+
+def errors_of(result: Result) -> int:
+    """How many operations failed; a save that a newer one took the place of did not."""
+    counts = result.measurements.returns.items()
+    return sum(count for (_, code), count in counts if code not in ("OK", "SUPERSEDED"))
 
 
 def stored_bytes(url: str, store: Backend) -> int | None:

@@ -61,10 +61,14 @@ class Result:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the reader of the numbers must know."""
-        if self.partial or self.throughput >= self.target * _KEPT:
-            return self.remarks
-        missed = f"the target of {self.target:g} operations a second was not kept: {self.throughput:.1f} were reached"
-        return (*self.remarks, missed)
+        return (*self.remarks, *self._caveats())
+
+    def _caveats(self) -> Iterator[str]:
+        if not self.partial and self.throughput < self.target * _KEPT:
+            yield f"the target of {self.target:g} operations a second was not kept: {self.throughput:.1f} were reached"
+        counts = self.measurements.returns
+        if lost := sum(count for (_, code), count in counts.items() if code in ("SUPERSEDED", "DROPPED")):
+            yield f"{lost} saves were superseded or dropped: the throughput counts them, though they were not stored"
 
 
 @dataclass(slots=True)

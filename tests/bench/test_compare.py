@@ -7,8 +7,10 @@ import pytest
 
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.bench import compare as module
-from safekeeper.bench.compare import compare, local_folder, stored_bytes
+from safekeeper.bench.compare import compare, errors_of, local_folder, stored_bytes
+from safekeeper.bench.driver import Result
 from safekeeper.bench.machine import Machine
+from safekeeper.bench.measurements import Measurements
 from safekeeper.bench.properties import BadProperty, Settings
 from safekeeper.bench.recover import measure
 from safekeeper.bench.report import to_csv, to_html, to_json
@@ -112,6 +114,17 @@ def test_a_file_that_is_removed_meanwhile_counts_as_nothing(tmp_path, monkeypatc
     (tmp_path / "there").write_bytes(bytes(4096))
     monkeypatch.setattr(Path, "rglob", lambda self, pattern: [self / "there", self / "gone", self])
     assert stored_bytes(f"file://{tmp_path}", MemoryBackend()) == (tmp_path / "there").stat().st_blocks * 512
+
+
+def test_a_superseded_save_is_no_error_but_a_dropped_one_is():
+    measurements = Measurements()
+    for number, code in enumerate(("OK", "SUPERSEDED", "DROPPED", "ERROR")):
+        measurements.count_return("UPDATE", code, 10**number)
+    result = Result("run", 1.0, 1111, measurements)
+    assert errors_of(result) == 1100
+    assert result.notes == (
+        "110 saves were superseded or dropped: the throughput counts them, though they were not stored",
+    )
 
 
 def test_a_store_is_given_once():
