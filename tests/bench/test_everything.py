@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from safekeeper import SafekeeperError
 from safekeeper.bench import everything
 from safekeeper.bench.everything import INTERRUPTED, Outcome, Script, run, run_all, run_apart, scripts
 from safekeeper.bench.goals import Goal, goals_in
-from safekeeper.bench.machine import Machine
+from safekeeper.bench.machine import Machine, _program_versions
 from safekeeper.bench.page import page
 
 SCRIPT = Script("some", "What some costs.", True)
@@ -90,6 +91,13 @@ def test_what_a_script_uses_itself_is_not_taken_for_the_work_of_others(monkeypat
     monkeypatch.setattr(Path, "read_text", lambda self: line)
     monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_utime=1.5, ru_stime=0.5))
     assert everything._used_by_others() == 1 + 2 + 1 + 3 - 1.5 - 0.5
+
+
+def test_a_machine_names_the_versions_of_what_is_installed_and_of_nothing_else(monkeypatch):
+    assert {"safekeeper", "Python", "SQLite", "rocksdict", "Java", "Redis server"} <= MACHINE.versions.keys()
+    assert all(re.match(r"\d+[.\d]*", version) for version in MACHINE.versions.values())
+    monkeypatch.setenv("PATH", "")
+    assert _program_versions.__wrapped__() == {}
 
 
 def test_a_machine_says_when_many_processes_want_it():
