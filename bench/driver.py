@@ -67,6 +67,8 @@ class Result:
         if not self.partial and self.throughput < self.target * _KEPT:
             yield f"the target of {self.target:g} operations a second was not kept: {self.throughput:.1f} were reached"
         counts = self.measurements.returns
+        if absent := counts["READ", "NOT_FOUND"]:
+            yield f"{absent} reads found no record: load the workload first, with the same properties"
         if lost := sum(count for (_, code), count in counts.items() if code in ("SUPERSEDED", "DROPPED")):
             yield f"{lost} saves were superseded or dropped: the throughput counts them, though they were not stored"
 
