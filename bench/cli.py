@@ -19,10 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from safekeeper.bench.properties import BadProperty, Settings, guess, load_file, parse_assignments
-from safekeeper.errors import BadUrl
+from safekeeper.errors import BadUrl, SafekeeperError
 
 if TYPE_CHECKING:
     from safekeeper.bench.driver import Result
+    from safekeeper.bench.recover import Recovery
 
 app = typer.Typer(
     help="Measure stores with YCSB's workloads.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
@@ -102,6 +103,8 @@ def measure(
     from safekeeper.bench.shares import Share, run_in_processes
 
     settings = settings_of(file, property, threads, target, through_keeper)
+    if status and (spark is not None or processes > 1):
+        say("-s shows the progress of one process only: nothing is shown here")
     share = Share(store_url(url, settings), "load" if context.info_name == "load" else "run", settings)
     if spark is not None:
         result = run_on_spark(share, spark, clients)
@@ -149,21 +152,33 @@ def recover(
     """
     from safekeeper.bench import recover as recovery
 
-    found = []
+    found: list[recovery.Recovery] = []
+    failure = ""
     end: recovery.End = "kill" if kill else "close"
-    for one in recovery.measure(url, numbers(ids, "--ids"), value_size=value_size, end=end, only_open=only_open):
-        found.append(one)
-        if not as_json:
+    try:
+        for one in recovery.measure(url, numbers(ids, "--ids"), value_size=value_size, end=end, only_open=only_open):
+            found.append(one)
             say(f"{one.ids:,} ids done")
+    except (KeyboardInterrupt, SafekeeperError) as error:
+        if not found:
+            raise
+        failure = str(error) or "interrupted"
     if as_json:
         print(dumps([asdict(one) for one in found]))
-        return
+    else:
+        _print_table(_recoveries(found))
+    if failure:
+        say(f"PARTIAL RESULTS, after {found[-1].ids:,} ids: {failure}")
+        raise typer.Exit(1)
+
+
+def _recoveries(found: list[Recovery]) -> Table:
     table = Table("ids", "open", "list", "read all", "memory open", "at peak", box=None, header_style="bold")
     for one in found:
         seconds = (f"{value * 1000:,.1f} ms" for value in (one.open_seconds, one.list_seconds, one.recover_seconds))
         sizes = (f"{value / 1e6:,.1f} MB" for value in (one.open_bytes, one.peak_bytes))
         table.add_row(f"{one.ids:,}", *seconds, *sizes)
-    _print_table(table)
+    return table
 
 
 @app.command()
@@ -181,10 +196,12 @@ def compare(
 ) -> None:
     """Run one workload on several stores, turn by turn, and compare them. The stores should be empty."""
     require_histograms()
-    from safekeeper.bench.compare import compare
+    from safekeeper.bench.compare import compare, local_folder
     from safekeeper.bench.machine import Machine
     from safekeeper.bench.report import to_csv, to_html, to_json, to_table
 
+    for path in (csv, json, html):
+        require_folder(path)
     settings = settings_of(file, property, through_keeper=through_keeper)
     found = compare(
         [store_url(url, settings) for url in urls],
@@ -195,11 +212,12 @@ def compare(
         recover=numbers(recover, "--recover") if recover else (),
         said=say,
     )
-    machine = Machine.here()
+    _print_table(to_table(found))
+    folders = filter(None, map(local_folder, urls))
+    machine = Machine.here(next(folders, None))
     for path, text in ((csv, to_csv(found)), (json, to_json(found, machine)), (html, to_html(found, machine))):
         if path is not None:
             write_file(path, text)
-    _print_table(to_table(found))
     for url, reason in found.failed.items():
         say(f"{url} failed: {reason}")
     if found.partial:
@@ -225,6 +243,7 @@ def everything(
     from safekeeper.bench.everything import run_all
     from safekeeper.bench.page import page
 
+    require_folder(output)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever asks us to end means the scripts, too
     outcomes = run_all(quick=quick, only=only or (), results=results, said=say)
     write_file(output, page(outcomes))
@@ -248,6 +267,12 @@ def write_file(path: Path, text: str) -> None:
         path.write_text(text)
     except OSError as error:
         raise BadProperty(f"{path}: {error.strerror}") from error
+
+
+def require_folder(file: Path | None) -> None:
+    """Raise `BadProperty` if *file* could not be written for want of a folder: better now than after hours."""
+    if file is not None and not file.parent.is_dir():
+        raise BadProperty(f"{file}: there is no folder {file.parent}")
 
 
 def numbers(text: str, option: str) -> list[int]:

@@ -7,18 +7,19 @@ smallest and the largest, and percentiles over all rounds together.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from stat import S_ISREG
 
 from safekeeper.backend import Backend, SupportsStats, Survives
 from safekeeper.bench.baselines import Baseline, open_store
 from safekeeper.bench.driver import INTERRUPTED, Driver, Result
 from safekeeper.bench.interleave import Spread, interleave
 from safekeeper.bench.measurements import Latencies
-from safekeeper.bench.properties import Settings
+from safekeeper.bench.properties import BadProperty, Settings
 from safekeeper.bench.recover import Recovery, measure
 from safekeeper.bench.through_keeper import SESSIONS
 from safekeeper.bench.workload import Workload
@@ -42,7 +43,7 @@ class Sample:
     p95: int
     p99: int
     errors: int
-    """Operations that did not end with `Return=OK`."""
+    """Operations that failed."""
 
 
 @dataclass(slots=True)
@@ -111,25 +112,46 @@ def compare(
     if len(set(urls)) < len(urls):
         raise BadUrl("a store is given twice: compare different ones")
     found = Comparison(workload, settings, [Point(url, count) for count in threads for url in urls])
-    with ExitStack() as stack:
-        stores = {url: stack.enter_context(open_store(url)) for url in urls}
-        try:
+    stores: dict[str, Backend] = {}
+    try:
+        with ExitStack() as opened:
+            for url in urls:
+                stores[url] = open_store(url)
+                opened.callback(_leave, found, url, stores[url])
             for url in urls:
                 said(f"loading {url}")
                 _keep(found, url, _driver(settings, stores[url]).load)
             arms = {f"{p.url}, threads {p.threads}": partial(_run, found, p, stores[p.url], said) for p in found.points}
             interleave(arms, rounds, workload, warm_up=False)
-        except KeyboardInterrupt:
-            found.partial = "interrupted"
-        for url in urls:
-            if (size := stored_bytes(url, stores[url])) is not None:
-                found.bytes_on_disk[url] = size
-        to_recover = [url for url in urls if _can_recover(stores[url]) and url not in found.failed]
-    if recover and not found.partial:
-        for url in to_recover:
-            said(f"recovering {url}")
-            found.recoveries[url] = list(measure(url, recover))
+        for url in urls if recover else ():
+            if _can_recover(stores[url]) and url not in found.failed:
+                said(f"recovering {url}")
+                with _noting_failures(found, url):
+                    for one in measure(url, recover):
+                        found.recoveries.setdefault(url, []).append(one)
+    except KeyboardInterrupt:
+        found.partial = INTERRUPTED
     return found
+
+
+def _leave(found: Comparison, url: str, store: Backend) -> None:
+    """Note what a store occupies, and close it."""
+    with _noting_failures(found, url):
+        if (size := stored_bytes(url, store)) is not None:
+            found.bytes_on_disk[url] = size
+    with _noting_failures(found, url):
+        store.close()
+
+
+@contextmanager
+def _noting_failures(found: Comparison, url: str) -> Iterator[None]:
+    """Keep why a store failed. What is wrong with the properties is wrong for all stores, and raised."""
+    try:
+        yield
+    except BadProperty:
+        raise
+    except SafekeeperError as error:
+        found.failed.setdefault(url, str(error))
 
 
 def _can_recover(store: Backend) -> bool:
@@ -159,7 +181,7 @@ def _run(found: Comparison, point: Point, store: Backend, said: Callable[[str], 
             p50=latencies.percentile(50),
             p95=latencies.percentile(95),
             p99=latencies.percentile(99),
-            errors=sum(count for (_, code), count in result.measurements.returns.items() if code != "OK"),
+            errors=errors_of(result),
         )
     )
     return result.throughput
@@ -167,12 +189,11 @@ def _run(found: Comparison, point: Point, store: Backend, said: Callable[[str], 
 
 def _keep(found: Comparison, url: str, run: Callable[[], Result]) -> Result | None:
     """The whole result of *run*, or None, with the reason kept, if the store of *url* has failed now or before."""
-    if url in found.failed:
-        return None
-    try:
-        result = run()
-    except SafekeeperError as error:
-        found.failed[url] = str(error)
+    result = None
+    if url not in found.failed:
+        with _noting_failures(found, url):
+            result = run()
+    if result is None:
         return None
     if result.partial == INTERRUPTED:
         raise KeyboardInterrupt
@@ -191,9 +212,29 @@ def all_operations(result: Result) -> Latencies:
     return together
 
 
+def errors_of(result: Result) -> int:
+    """How many operations failed; a save that a newer one took the place of did not."""
+    counts = result.measurements.returns.items()
+    return sum(count for (_, code), count in counts if code not in ("OK", "SUPERSEDED"))
+
+
 def stored_bytes(url: str, store: Backend) -> int | None:
     """What a store occupies: its files' blocks, or what it says itself; None if neither can be told."""
-    parsed = Url.parse(url)
-    if parsed.host is None and (path := Path(parsed.path)).is_dir():
-        return sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file())
+    if (path := local_folder(url)) is not None and path.is_dir():
+        return sum(map(_blocks, path.rglob("*"))) * 512
     return store.stats().bytes_stored if isinstance(store, SupportsStats) else None
+
+
+def local_folder(url: str) -> Path | None:
+    """Where a store has its files; None if it is not of this machine's disks."""
+    parsed = Url.parse(url)
+    return Path(parsed.path) if parsed.host is None and parsed.path.startswith("/") else None
+
+
+def _blocks(path: Path) -> int:
+    """Of 512 bytes; 0 for a folder, and for a file that the store has just removed."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return 0
+    return found.st_blocks if S_ISREG(found.st_mode) else 0

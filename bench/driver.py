@@ -31,9 +31,6 @@ from safekeeper.bench.workload import Source, Workload
 
 Phase = Literal["load", "run"]
 
-GIVE_UP_AFTER = 100
-"""After so many failures in a row of one thread the store counts as gone."""
-
 INTERRUPTED = "interrupted"
 """Why a result is partial after Ctrl-C."""
 
@@ -51,13 +48,29 @@ class Result:
     measurements: Measurements
     partial: str = ""
     """Why it was ended before it was done; empty if it was not."""
-    notes: tuple[str, ...] = ()
-    """What the reader of the numbers must know."""
+    remarks: tuple[str, ...] = ()
+    """How the operations differ from YCSB's."""
+    target: float = 0.0
+    """The operations a second that were asked for; 0 for as many as possible."""
 
     @property
     def throughput(self) -> float:
         """Operations a second."""
         return self.operations / self.seconds if self.seconds else 0.0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader of the numbers must know."""
+        return (*self.remarks, *self._caveats())
+
+    def _caveats(self) -> Iterator[str]:
+        if not self.partial and self.throughput < self.target * _KEPT:
+            yield f"the target of {self.target:g} operations a second was not kept: {self.throughput:.1f} were reached"
+        counts = self.measurements.returns
+        if absent := counts["READ", "NOT_FOUND"]:
+            yield f"{absent} reads found no record: load the workload first, with the same properties"
+        if lost := sum(count for (_, code), count in counts.items() if code in ("SUPERSEDED", "DROPPED")):
+            yield f"{lost} saves were superseded or dropped: the throughput counts them, though they were not stored"
 
 
 @dataclass(slots=True)
@@ -91,12 +104,14 @@ class Driver:
         *,
         open_sessions: OpenSessions = direct_sessions,
         status: bool = False,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._workload = workload
         self._settings = workload.settings
         self._backend = backend
         self._open_sessions = open_sessions
         self._status = status
+        self._stop = stop
 
     def load(self) -> Result:
         """Insert the records."""
@@ -120,8 +135,8 @@ class Driver:
         with self._open_sessions(self._backend, self._workload, self._sources(), measurements) as sessions:
             control.recorders = [session.recorder for session in sessions]
             took = self._run_threads(phase, sessions, operations, seconds, control, measurements)
-        notes = tuple(self._notes(phase, control, took))
-        return Result(phase, took, control.operations, measurements, control.partial, notes)
+        remarks = tuple(self._remarks()) if phase == "run" else ()
+        return Result(phase, took, control.operations, measurements, control.partial, remarks, self._settings.target)
 
     def _run_threads(
         self,
@@ -171,9 +186,8 @@ class Driver:
         settings = self._settings
         return int(1e9 * settings.threadcount / settings.target) if settings.target else 0
 
-    @staticmethod
-    def _watch(workers: list[_Worker], control: _Control, until: float, status: StatusLine) -> None:
-        """Wait for the workers; stop them when the time is up or at the first Ctrl-C."""
+    def _watch(self, workers: list[_Worker], control: _Control, until: float, status: StatusLine) -> None:
+        """Wait for the workers; stop them when the time is up, when told to, or at the first Ctrl-C."""
         while not all(worker.ended for worker in workers):
             try:
                 # Not `join`: in Python 3.11, a thread whose join was interrupted counts as ended.
@@ -186,16 +200,15 @@ class Driver:
                 control.stop(INTERRUPTED)
             if time.monotonic() >= until:
                 control.stop()
+            elif self._stop():
+                control.stop(INTERRUPTED)
 
-    def _notes(self, phase: Phase, control: _Control, seconds: float) -> Iterator[str]:
+    def _remarks(self) -> Iterator[str]:
         settings = self._settings
-        if phase == "run" and settings.scanproportion:
+        if settings.scanproportion:
             yield "a scan reads the next records of a key list that the driver keeps: stores have no ordered scan"
-        if phase == "run" and (settings.updateproportion or settings.readmodifywriteproportion):
+        if settings.updateproportion or settings.readmodifywriteproportion:
             yield "an update writes the whole record: stores have no fields"
-        rate = control.operations / seconds
-        if settings.target and not control.partial and rate < settings.target * _KEPT:
-            yield f"the target of {settings.target:g} operations a second was not kept: {rate:.1f} were reached"
 
 
 class _Worker(Thread):
@@ -210,6 +223,7 @@ class _Worker(Thread):
         self._share = share
         self._tick = tick
         self._control = control
+        session.give_up = control.stop
         self.crash: BaseException | None = None
         self.ended = False
         """Whether it has done its last."""
@@ -234,7 +248,7 @@ class _Worker(Thread):
             if control.stopped:
                 return
             if not done % _LOOK_EVERY:
-                self._look()
+                recorder.fold_if_due()
 
     def _run_paced(self) -> None:
         control, recorder, session = self._control, self._session.recorder, self._session
@@ -248,9 +262,4 @@ class _Worker(Thread):
                 return
             self._operation()
             recorder.operations = done + 1
-            self._look()
-
-    def _look(self) -> None:
-        self._session.recorder.fold_if_due()
-        if self._session.failures >= GIVE_UP_AFTER:
-            self._control.stop(f"the store failed {self._session.failures} times in a row")
+            recorder.fold_if_due()

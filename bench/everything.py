@@ -12,10 +12,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -27,6 +29,8 @@ from safekeeper.bench.machine import Machine
 from safekeeper.errors import SafekeeperError
 
 _MAIN = re.compile(r"^def main\(\) -> None:", re.MULTILINE)
+_MOST_FOR_OTHERS = 0.25
+"""What others may use of the machine while a script runs."""
 _TO_END = 10.0
 """Seconds that a script has to end in order when it is interrupted."""
 
@@ -51,11 +55,24 @@ class Outcome:
     """As it was when the script had ended."""
     output: str
     failure: str = ""
+    seconds: float = 0.0
+    """How long it ran."""
+    others: float = 0.0
+    """How many processors everything else used meanwhile, on average."""
 
     @property
     def goals(self) -> list[Goal]:
         """The goals that it speaks of."""
         return list(goals_in(self.output))
+
+    def warning(self) -> str:
+        """What is to be said before numbers that were measured while others used the machine, else nothing."""
+        if self.others <= _MOST_FOR_OTHERS * self.machine.cores:
+            return ""
+        return (
+            f"The machine was busy with other work: it took {self.others:.1f} of {self.machine.cores} processors."
+            " Measure again on an idle one before relying on any of this."
+        )
 
     def to_json(self) -> str:
         """All of it."""
@@ -101,6 +118,7 @@ def run_all(
             continue
         said(f"running {script.name}")
         outcomes[script.name] = outcome = run(script, quick=quick)
+        said(f"{script.name} {'failed' if outcome.failure else 'ended'} after {outcome.seconds:.0f} s")
         if results is not None:
             (results / f"{script.name}.json").write_text(outcome.to_json())
         if outcome.failure == INTERRUPTED:
@@ -114,8 +132,20 @@ def run_all(
 def run(script: Script, *, quick: bool) -> Outcome:
     """Run one script. That it fails is an outcome, not an error."""
     arguments = ["--quick"] if quick and script.has_quick else []
+    before, started = _used_by_others(), time.monotonic()
     output, failure = run_apart([sys.executable, "-m", f"safekeeper.bench.{script.name}", *arguments])
-    return Outcome(script, quick, Machine.here(), output, failure)
+    seconds = time.monotonic() - started
+    others = max(_used_by_others() - before, 0.0) / seconds
+    machine = Machine.here(Path(tempfile.gettempdir()))  # scripts write there
+    return Outcome(script, quick, machine, output, failure, seconds, others)
+
+
+def _used_by_others() -> float:
+    """Seconds of processor time that everything but our children has used so far, what a hypervisor took included."""
+    user, nice, system, _, _, *interrupts_and_stolen = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    ticks = sum(map(int, (user, nice, system, *interrupts_and_stolen)))
+    ours = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ticks / os.sysconf("SC_CLK_TCK") - ours.ru_utime - ours.ru_stime
 
 
 INTERRUPTED = "interrupted"

@@ -64,7 +64,7 @@ def _keeper_rows(metrics: Metrics, percentiles: tuple[float, ...]) -> Iterator[R
 
 def _ordinal(percent: float) -> str:
     if percent != int(percent):
-        return f"{percent:g}"
+        return str(percent)
     number = int(percent)
     suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{suffix}"

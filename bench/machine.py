@@ -4,16 +4,38 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import sqlite3
+import subprocess
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 import safekeeper
 from safekeeper.backends.local import file_system_type
 
-PACKAGES = ("numpy", "xxhash", "rocksdict", "lmdb", "fsspec", "redis", "happybase", "pyspark")
+PACKAGES = (
+    "numpy",
+    "pyarrow",
+    "xxhash",
+    "rocksdict",
+    "plyvel",
+    "lmdb",
+    "fsspec",
+    "s3fs",
+    "redis",
+    "happybase",
+    "jpype1",
+    "pyspark",
+)
 """Whose versions matter, where they are installed."""
+_PROGRAMS = {
+    "Java": (("java", "-version"), re.compile(r'version "([^"]+)"')),
+    "Redis server": (("redis-server", "--version"), re.compile(r"v=(\S+)")),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +62,7 @@ class Machine:
                 versions[package] = metadata.version(package)
             except metadata.PackageNotFoundError:
                 continue
+        versions |= {"SQLite": sqlite3.sqlite_version} | _program_versions()
         return cls(
             date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             processor=_processor(),
@@ -75,6 +98,18 @@ class Machine:
             f"The machine was busy with other work: {self.load:.0f} processes wanted its {self.cores} cores at the end."
             " Measure again on an idle one before relying on any of this."
         )
+
+
+@cache
+def _program_versions() -> dict[str, str]:
+    """The versions of servers and their machines, where they are installed."""
+    versions = {}
+    for name, (command, pattern) in _PROGRAMS.items():
+        with suppress(OSError):
+            done = subprocess.run(command, capture_output=True, text=True)
+            if found := pattern.search(done.stdout + done.stderr):
+                versions[name] = found[1]
+    return versions
 
 
 def _processor() -> str:

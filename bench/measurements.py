@@ -182,7 +182,7 @@ class Recorder:
     def failed(
         self, name: str, code: str, nanoseconds: int, error: Exception | None = None, *, kind: str = "FAILED"
     ) -> None:
-        """Record an operation that did not succeed, as YCSB does: its time apart, its code among the returns."""
+        """Record something that did not succeed: its time apart, its code among the returns."""
         self.list_of(f"{name}-{kind}", counts_as_ok=False).append(nanoseconds)
         self._measurements.count_return(name, code)
         if error is not None and self._measurements.first_error is None:

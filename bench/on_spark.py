@@ -2,22 +2,38 @@
 
 Every client is one task of a barrier stage: all of them start together, or Spark says that it has not enough slots. The
 executors need safekeeper with the extra `bench`, and see the store under the same URL.
+
+Spark would kill its tasks at Ctrl-C, and with them what they measured. So each client holds a connection to the driver,
+whose end tells it to stop and to send what it has.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
 
 from safekeeper.backend import Scope
 from safekeeper.bench.driver import Result
 from safekeeper.bench.shares import Share, merge, require_scope, split
-from safekeeper.errors import BadUrl
+from safekeeper.errors import BadUrl, SafekeeperError, Unavailable
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+_SECONDS_FOR_SLOTS = 60  # until executors have come; Spark's own default is ten minutes
+_TO_CONNECT = 10.0
 
 
 def run_on_spark(share: Share, master: str, clients: int) -> Result:
-    """Run *share* from so many tasks of the Spark at *master*. Raise `BadUrl` if they could not share the store."""
+    """Run *share* from so many tasks of the Spark at *master*. Raise `BadUrl` if they could not share the store.
+
+    At Ctrl-C the clients end and what they measured is kept.
+    """
     require_scope(share.url, Scope.HOST if master.startswith("local") else Scope.NETWORK)
     try:
         from pyspark.sql import SparkSession
@@ -25,16 +41,89 @@ def run_on_spark(share: Share, master: str, clients: int) -> Result:
         raise BadUrl("--spark needs the module pyspark: pip install 'safekeeper[spark]'") from error
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # not just any python3 of the path
-    shares = split(share, clients)
-    builder = SparkSession.Builder().master(master).appName("safekeeper bench")
-    with builder.config("spark.ui.enabled", "false").getOrCreate() as spark:
-        stage = spark.sparkContext.parallelize(shares, len(shares)).barrier()
-        return merge(stage.mapPartitions(_run_task).collect())
+    settings: dict[str, bool | float | int | str | None] = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": str(_SECONDS_FOR_SLOTS),
+    }
+    builder = SparkSession.Builder().master(master).appName("safekeeper bench").config(map=settings)
+    with builder.getOrCreate() as spark:
+        context, shares = spark.sparkContext, split(share, clients)
+        if master.startswith("local[") and context.defaultParallelism < len(shares):
+            raise BadUrl(f"{master} runs {context.defaultParallelism} tasks at once: too few for {len(shares)} clients")
+        return merge(_run_clients(context, shares))
 
 
-def _run_task(shares: Iterable[Share]) -> Iterator[Result]:
+def _run_clients(context: SparkContext, shares: list[Share]) -> list[Result]:
+    from py4j.protocol import Py4JJavaError
+
+    with _stopped_by_ctrl_c(context, len(shares)) as address:
+        tasks = context.parallelize(shares, len(shares)).barrier()
+        try:
+            found = tasks.mapPartitions(lambda some: _run_task(some, address)).collect()
+        except Py4JJavaError as error:
+            reason = str(error.java_exception.getMessage()).partition("\n")[0]
+            raise Unavailable(f"Spark could not run it: {reason}") from error
+    return list(map(_result, found))
+
+
+def _result(found: Result | SafekeeperError) -> Result:
+    if isinstance(found, SafekeeperError):
+        raise found
+    return found
+
+
+@contextmanager
+def _stopped_by_ctrl_c(context: SparkContext, clients: int) -> Iterator[tuple[str, int]]:
+    """An address that clients connect to. At the first Ctrl-C, or when this process ends, the connections end."""
+    conf = context.getConf()
+    host = conf.get("spark.driver.host", "127.0.0.1")
+    # Nobody accepts the connections: those that wait for it end with the server, too.
+    with socket.create_server((conf.get("spark.driver.bindAddress", host), 0), backlog=clients) as server:
+        address = host, server.getsockname()[1]
+        before = signal.getsignal(signal.SIGINT)
+
+        def stop(*_: object) -> None:
+            server.close()
+            signal.signal(signal.SIGINT, before)  # who does not want to wait for the clients, says so again
+
+        signal.signal(signal.SIGINT, stop)
+        try:
+            yield address
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _run_task(shares: Iterable[Share], driver: tuple[str, int]) -> Iterator[Result | SafekeeperError]:
     from pyspark import BarrierTaskContext
 
-    BarrierTaskContext.get().barrier()
-    for share in shares:
-        yield share.run()
+    with _connected(driver) as stop:
+        BarrierTaskContext.get().barrier()
+        for share in shares:
+            try:
+                yield share.run(stop=stop)
+            except SafekeeperError as error:  # as a value: what a task raises comes out of Spark as pages of text
+                yield error
+
+
+@contextmanager
+def _connected(driver: tuple[str, int]) -> Iterator[Callable[[], bool]]:
+    """What tells whether the connection to the driver has ended; never, if there is no way to it."""
+    try:
+        connection = socket.create_connection(driver, _TO_CONNECT)
+    except OSError:
+        yield lambda: False
+        return
+    connection.setblocking(False)
+
+    def ended() -> bool:
+        try:
+            return connection.recv(1) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    with closing(connection):
+        yield ended

@@ -107,16 +107,29 @@ def table_of(rounds: Rounds) -> Table:
     return table
 
 
+LIMITS = (
+    ("own start", STOCK, 0.45),
+    ("submission", STOCK, 0.8),
+    ("all", STOCK, 1.0),
+    ("own start", PLANNED, 0.6),
+    ("all", PLANNED, 1.2),
+)
+"""What Peace may take of what another arm does, at the most."""
+
+
 def goals_of(rounds: Rounds) -> Iterator[Goal]:
     """What was to be reached, and whether it was."""
-    limits = [("own start", STOCK, 0.45), ("submission", STOCK, 0.8), ("all", STOCK, 1.0)]
-    limits += [("own start", PLANNED, 0.6), ("all", PLANNED, 1.2)]
-    for name, base, most in limits:
+    for name, base, most in LIMITS:
         ratio = rounds.ratio(name, PEACE, base)
         text = f"{rounds.scenario.name}: Peace, {name}, at most {most} of {base}: {ratio}"
         yield Goal(text, ratio.median <= most)
     rate = rounds.hit_rate()
     yield Goal(f"{rounds.scenario.name}: at least 95 % of the chunks where they were planned: {rate:.1%}", rate >= 0.95)
+
+
+def left_out(scenario: Scenario) -> Iterator[Goal]:
+    """The goals for a scenario that was not measured."""
+    return (Goal(f"{scenario.name}: Peace, {name}, at most {most} of {base}", None) for name, base, most in LIMITS)
 
 
 def plot_of(rounds: Rounds) -> str:
@@ -186,6 +199,10 @@ def main() -> None:
             for goal in goals_of(rounds):
                 print(goal)
             plots.append(figure(scenario.name, plot_of(rounds), "In the first round."))
+    for scenario in SCENARIOS:
+        if scenario not in chosen and not given.scenario:
+            for goal in left_out(scenario):
+                print(goal)
     if given.output is not None:
         given.output.write_text(page("Peace on a shaped network", [legend(arms), figures(plots)]))
 

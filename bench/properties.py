@@ -34,6 +34,8 @@ ScanLengthDistribution = Literal["uniform", "zipfian"]
 InsertOrder = Literal["hashed", "ordered"]
 Interval = Literal["op", "intended", "both"]
 DriverKind = Literal["sync", "async"]
+SerializerName = Literal["msgpack", "raw", "pickle"]
+"""Those that take bytes, which records are."""
 Exporter = Literal["TextMeasurementsExporter", "JSONMeasurementsExporter", "JSONArrayMeasurementsExporter"]
 
 
@@ -104,7 +106,7 @@ class Settings:
     """What the keeper does when a queue is full."""
     keeper_queue: int = _named("keeper.queue", 10_000)
     """How many saves may wait in each of the keeper's queues."""
-    keeper_serializer: str = _named("keeper.serializer", "msgpack")
+    keeper_serializer: SerializerName = _named("keeper.serializer", "msgpack")  # noqa: RUF009
     keeper_storageworkers: int = _named("keeper.storageworkers", 1)
     """How many of the keeper's threads write to the store."""
     seed: int = -1

@@ -16,6 +16,8 @@ from safekeeper.bench.compare import Comparison, Point, Sample
 from safekeeper.bench.machine import Machine
 from safekeeper.bench.plots import figure, legend, page
 
+_FAR_APART = 20  # times as fast as the slowest is the fastest, and a linear axis would not show the slow ones apart
+
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9, 99.99)
 
 
@@ -44,9 +46,23 @@ def _rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
             )
 
 
+def _recovery_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
+    for url, found in comparison.recoveries.items():
+        for one in found:
+            times = (one.open_seconds, one.list_seconds, one.recover_seconds)
+            sizes = (one.open_bytes, one.peak_bytes)
+            yield (
+                url,
+                f"{one.ids:,}",
+                *(milliseconds(seconds * 1e9) for seconds in times),
+                *(f"{svg.short(size, ' ')}B" for size in sizes),
+            )
+
+
 def milliseconds(nanoseconds: float) -> str:
-    """A time for people, with three digits."""
-    return f"{nanoseconds / 1e6:.3g} ms"
+    """A time for people, with three digits or more."""
+    value = nanoseconds / 1e6
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
 
 
 def to_csv(comparison: Comparison) -> str:
@@ -106,7 +122,8 @@ def _sections(comparison: Comparison, machine: Machine) -> Iterator[str]:
     yield f"<p>{escape(_what_ran(comparison))}</p>"
     yield legend(comparison.urls)
     yield '<div class="plots">'
-    yield figure("Throughput against latency", _throughput(comparison), "Numbers at the points are threads.")
+    caption = "Medians; numbers at the points are threads, bars go from the slowest round to the fastest."
+    yield figure("Throughput against latency", _throughput(comparison), caption)
     yield figure("Latency percentiles", _percentiles(comparison), "With the most threads, all rounds together.")
     if comparison.recoveries:
         yield figure("Recovery", _recovery(comparison), "Open the store and read every state back.")
@@ -115,13 +132,20 @@ def _sections(comparison: Comparison, machine: Machine) -> Iterator[str]:
     yield "</div><h2>Numbers</h2>"
     header = ("store", "threads", "operations/s", "low to high", "mean", "95 %", "99 %", "errors")
     yield html_table(header, list(_rows(comparison)))
+    if comparison.recoveries:
+        yield "<h2>Recovery</h2>"
+        columns = ("store", "ids", "open", "list keys", "read all", "memory open", "memory at peak")
+        yield html_table(columns, list(_recovery_rows(comparison)))
 
 
 def _what_ran(comparison: Comparison) -> str:
     settings = comparison.settings
     rounds = max((len(point.samples) for point in comparison.points), default=0)
+    operations = f"{settings.operationcount:,} operations"
+    if not settings.operationcount:
+        operations = f"{settings.maxexecutiontime:g} seconds of operations"
     return (
-        f"{settings.operationcount:,} operations on {settings.recordcount:,} records of"
+        f"{operations} on {settings.recordcount:,} records of"
         f" {settings.fieldcount * settings.fieldlength:,} bytes, {settings.requestdistribution}, {rounds} interleaved"
         f" rounds; the median of the rounds is shown. Driver: {settings.driver}."
     )
@@ -132,11 +156,18 @@ def _throughput(comparison: Comparison) -> str:
         return [(point.throughput.median, point.mean.median / 1e6) for point in points]
 
     series = [
-        svg.Series(url, line(points), [str(point.threads) for point in points])
+        svg.Series(
+            url,
+            line(points),
+            [str(point.threads) for point in points],
+            [(point.throughput.low, point.throughput.high) for point in points],
+        )
         for url in comparison.urls
         for points in [comparison.of(url)]
     ]
-    axes = svg.Axis("operations a second"), svg.Axis("mean latency, ms", logarithmic=True)
+    rates = [rate for one in series for rate, _ in one.points]
+    far_apart = bool(rates) and max(rates) > _FAR_APART * min(rates)
+    axes = svg.Axis("operations a second", logarithmic=far_apart), svg.Axis("mean latency, ms", logarithmic=True)
     return svg.line_plot("Mean latency against throughput", *axes, series)
 
 
@@ -168,7 +199,7 @@ def _sizes(comparison: Comparison) -> str:
     most = max(sizes.values()) or 1
     bars = (
         f'<dt>{escape(url)}</dt><dd><span class="bar c{number % svg.COLOURS}" style="width:{sizes[url] / most:.1%}">'
-        f"</span>{svg.short(sizes[url])}B</dd>"
+        f"</span>{svg.short(sizes[url], ' ')}B</dd>"
         for number, url in enumerate(comparison.urls)
         if url in sizes
     )

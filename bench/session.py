@@ -12,11 +12,17 @@ from safekeeper.bench.properties import Interval
 from safekeeper.bench.workload import Source, Workload
 from safekeeper.errors import SafekeeperError
 
+GIVE_UP_AFTER = 100
+"""After so many failures in a row of one thread the store counts as gone."""
+
+GIVE_UP_AFTER_SECONDS = 30.0
+"""Likewise after so long with nothing but failures: a store that is gone may need long for each."""
+
 
 class Session:
     """Does operations straight on a backend and waits for each.
 
-    A failure of the store is recorded as `Return=ERROR` and does not end the session; the driver looks at `failures`.
+    A failure of the store is recorded as `Return=ERROR` and does not end the session; too many call `give_up`.
     """
 
     def __init__(self, backend: Backend, workload: Workload, source: Source, recorder: Recorder) -> None:
@@ -26,8 +32,10 @@ class Session:
         self.recorder = recorder
         self.intended = 0
         """When the operation was meant to start; 0 if it was not meant to start at any moment."""
-        self.failures = 0
-        """How many operations failed since the last one that did not."""
+        self.give_up: Callable[[str], object] = lambda reason: None
+        """Called with the reason when the store counts as gone."""
+        self._failures = 0  # since the last operation that did not fail
+        self._failing_since = 0
         settings = workload.settings
         self._scans = settings.scanproportion > 0
         self._check = settings.dataintegrity
@@ -82,10 +90,10 @@ class Session:
         try:
             self._backend.read(ids)
         except SafekeeperError as error:
-            self._fail(self._scanned, start, error)
+            self._fail(self._scanned, start, self.intended, error)
             return
         self._scanned.record(start, now(), self.intended)
-        self.failures = 0
+        self._failures = 0
 
     def read_modify_write(self) -> None:
         """Read a record and write it anew."""
@@ -103,12 +111,14 @@ class Session:
         try:
             value = self._fetch(id)
         except SafekeeperError as error:
-            self._fail(self._reads, start, error)
+            self._fail(self._reads, start, self.intended, error)
             return
         end = now()
-        self.failures = 0
+        self._failures = 0
         if value is None:
-            self.recorder.failed("READ", "NOT_FOUND", end - start)
+            self._reads.fail("NOT_FOUND", start, end, self.intended)
+            if self._check:
+                self.recorder.failed("VERIFY", "ERROR", 0)
             return
         self._reads.record(start, end, self.intended)
         if self._check:
@@ -133,7 +143,7 @@ class Session:
         try:
             receipt = self._backend.write(batch)
         except SafekeeperError as error:
-            self._fail(timer, start, error)
+            self._fail(timer, start, self.intended, error)
             return
         self._written(timer, start, read_at, self.intended)
         if receipt.sync_seconds:
@@ -144,11 +154,16 @@ class Session:
         timer.record(start, end, intended)
         if read_at:
             self._read_modify_writes.record(read_at, end, intended)
-        self.failures = 0
+        self._failures = 0
 
-    def _fail(self, timer: Timer, start: int, error: SafekeeperError) -> None:
-        self.failures += 1
-        self.recorder.failed(timer.name, "ERROR", now() - start, error)
+    def _fail(self, timer: Timer, start: int, intended: int, error: SafekeeperError) -> None:
+        end = now()
+        timer.fail("ERROR", start, end, intended, error)
+        if not self._failures:
+            self._failing_since = end
+        self._failures += 1
+        if self._failures >= GIVE_UP_AFTER or end - self._failing_since > GIVE_UP_AFTER_SECONDS * 1e9:
+            self.give_up(f"the store failed {self._failures} times in a row")
 
 
 OpenSessions = Callable[[Backend, Workload, list[Source], Measurements], AbstractContextManager[list[Session]]]
@@ -167,7 +182,7 @@ class Timer:
     """Records the latencies of one kind of operation as `measurement.interval` asks."""
 
     def __init__(self, recorder: Recorder, name: str, interval: Interval, *, counts_as_ok: bool = True) -> None:
-        self.name = name
+        self._recorder, self._name, self._interval = recorder, name, interval
         measured = recorder.list_of(name, counts_as_ok=counts_as_ok)
         if interval == "op":
             self.record: Callable[[int, int, int], None] = lambda start, end, intended: measured.append(end - start)
@@ -181,3 +196,20 @@ class Timer:
                 meant.append(end - (intended or start))
 
             self.record = record_both
+
+    def fail(
+        self,
+        code: str,
+        start: int,
+        end: int,
+        intended: int,
+        error: SafekeeperError | None = None,
+        *,
+        kind: str = "FAILED",
+    ) -> None:
+        """Record an operation that did not succeed, as YCSB does: its time apart, its code among the returns."""
+        meant = end - (intended or start)
+        took = meant if self._interval == "intended" else end - start
+        self._recorder.failed(self._name, code, took, error, kind=kind)
+        if self._interval == "both":
+            self._recorder.list_of(f"Intended-{self._name}-{kind}", counts_as_ok=False).append(meant)

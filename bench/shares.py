@@ -10,19 +10,21 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.synchronize import Barrier
+from time import perf_counter_ns as now
 
-from safekeeper.backend import Scope
+from safekeeper.backend import Backend, Scope
 from safekeeper.bench.baselines import open_store
 from safekeeper.bench.driver import INTERRUPTED, Driver, Phase, Result
-from safekeeper.bench.measurements import Measurements
+from safekeeper.bench.measurements import Measurements, Recorder
 from safekeeper.bench.properties import Settings
 from safekeeper.bench.through_keeper import SESSIONS
 from safekeeper.bench.workload import Workload
-from safekeeper.errors import BadUrl
+from safekeeper.errors import BadUrl, SafekeeperError, Unavailable
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,12 +35,30 @@ class Share:
     phase: Phase
     settings: Settings
 
-    def run(self, *, status: bool = False) -> Result:
-        """Open the store and do it."""
+    def run(self, *, status: bool = False, stop: Callable[[], bool] = lambda: False) -> Result:
+        """Open the store, do it and close the store, which is measured as YCSB's `CLEANUP`.
+
+        When *stop* says so, it ends early with what it has.
+        """
         with open_store(self.url) as store:
             sessions = SESSIONS[self.settings.driver]
-            driver = Driver(Workload(self.settings), store, open_sessions=sessions, status=status)
-            return driver.load() if self.phase == "load" else driver.run()
+            driver = Driver(Workload(self.settings), store, open_sessions=sessions, status=status, stop=stop)
+            result = driver.load() if self.phase == "load" else driver.run()
+            return _close(store, result)
+
+
+def _close(store: Backend, result: Result) -> Result:
+    """Close *store*; *result* with how long that took. What was measured is kept also if it fails."""
+    recorder, started, partial = Recorder(result.measurements), now(), result.partial
+    try:
+        store.close()
+    except SafekeeperError as error:
+        recorder.failed("CLEANUP", "ERROR", now() - started, error)
+        partial = partial or "the store could not be closed"
+    else:
+        recorder.list_of("CLEANUP", counts_as_ok=False).append(now() - started)
+    recorder.fold()
+    return dataclasses.replace(result, partial=partial)
 
 
 def split(share: Share, clients: int) -> list[Share]:
@@ -74,7 +94,8 @@ def merge(results: Sequence[Result]) -> Result:
         sum(result.operations for result in results),
         together,
         partial=next((result.partial for result in results if result.partial), ""),
-        notes=tuple(dict.fromkeys(note for result in results for note in result.notes)),
+        remarks=next((result.remarks for result in results if result.remarks), ()),
+        target=sum(result.target for result in results),
     )
 
 
@@ -85,7 +106,10 @@ def run_in_processes(share: Share, processes: int) -> Result:
     context = multiprocessing.get_context("spawn")  # a forked child would inherit other threads' locks
     gate = context.Barrier(len(shares))
     with _ctrl_c_is_for_the_children(), ProcessPoolExecutor(len(shares), context, _set_gate, (gate,)) as pool:
-        return merge(list(pool.map(_run_together, shares)))
+        try:
+            return merge(list(pool.map(_run_together, shares)))
+        except BrokenProcessPool as error:
+            raise Unavailable("a process was killed, and what it measured is lost with it: run it again") from error
 
 
 def require_scope(url: str, scope: Scope) -> None:

@@ -31,12 +31,12 @@ class StatusLine:
 
     def _print(self, operations: int, estimate: str) -> None:
         now = time.monotonic()
-        rate = (operations - self._last_operations) / max(now - self._last, 1e-9)
+        rate = _two_digits((operations - self._last_operations) / max(now - self._last, 1e-9))
         self._last, self._last_operations = now, operations
         clock = datetime.now().strftime("%Y-%m-%d %H:%M:%S:%f")[:-3]
         latencies = " ".join(_summary(name, one) for name, one in self._measurements.take_interval().items())
         print(
-            f"{clock} {now - self._started:.0f} sec: {operations} operations; {rate:.2f} current ops/sec;"
+            f"{clock} {int(now - self._started)} sec: {operations} operations; {rate} current ops/sec;"
             f"{estimate} {latencies}",
             file=sys.stderr,
             flush=True,
@@ -54,8 +54,13 @@ def _summary(name: str, latencies: Latencies) -> str:
     percentiles = ", ".join(f"{p:g}={latencies.percentile(p) // 1000}" for p in (90, 99, 99.9, 99.99))
     return (
         f"[{name}: Count={latencies.count}, Max={latencies.most // 1000}, Min={latencies.least // 1000},"
-        f" Avg={latencies.mean / 1000:.2f}, {percentiles}]"
+        f" Avg={_two_digits(latencies.mean / 1000)}, {percentiles}]"
     )
+
+
+def _two_digits(value: float) -> str:
+    """With two digits behind the point at the most, as Java's `#.##`."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def _in_words(seconds: int) -> str:

@@ -11,7 +11,7 @@ COLOURS = 8
 """How many classes `c0`, `c1`, ... the page must have a colour for."""
 
 _WIDTH, _HEIGHT = 560, 360
-_LEFT, _RIGHT, _TOP, _BOTTOM = 78, 34, 16, 58
+_LEFT, _RIGHT, _TOP, _BOTTOM = 78, 34, 16, 64
 _ROW = 15  # the least height of a row with a name
 
 
@@ -23,6 +23,8 @@ class Series:
     points: Sequence[tuple[float, float]]
     labels: Sequence[str] = ()
     """What is written at each point; nothing if empty."""
+    widths: Sequence[tuple[float, float]] = ()
+    """From where to where each point may lie along the x axis; shown as a bar if not empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +59,28 @@ def nice_step(span: float) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw)
 
 
-def short(value: float) -> str:
-    """A number with few characters: 1500 as 1.5k."""
+def short(value: float, space: str = "") -> str:
+    """A number with few characters: 1500 as 1.5k, with *space* before a unit."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.4g}"
+            return f"{value / size:.3g}{space}{unit}"
+    return f"{value:.4g}{space}"
 
 
 def line_plot(title: str, x: Axis, y: Axis, all_series: Sequence[Series]) -> str:
     """A plot of lines, with *title* for those who cannot see it."""
     points = [point for series in all_series for point in series.points]
-    x_span, y_span = _span([p[0] for p in points], x), _span([p[1] for p in points], y)
+    ends = [end for series in all_series for width in series.widths for end in width]
+    x_span, y_span = _span([p[0] for p in points] + ends, x), _span([p[1] for p in points], y)
     place = _Place(x, y, x_span, y_span)
     parts = [*_frame(place)]
     for number, series in enumerate(all_series):
         at = [place.of(*point) for point in series.points]
         colour = f"c{number % COLOURS}"
         parts.append(f'<polyline class="line {colour}" points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in at)}"/>')
+        for (low, high), (_, y_value) in zip(series.widths, series.points, strict=False):
+            (left, b), (right, _) = place.of(low, y_value), place.of(high, y_value)
+            parts.append(f'<line class="width {colour}" x1="{left:.1f}" y1="{b:.1f}" x2="{right:.1f}" y2="{b:.1f}"/>')
         for index, (a, b) in enumerate(at):
             text = series.labels[index] if series.labels else ""
             parts.append(f'<circle class="dot {colour}" cx="{a:.1f}" cy="{b:.1f}" r="4"/>')
@@ -168,7 +174,7 @@ def _vertical_grid(place: _Place) -> list[str]:
     for at, text in place.x.marks(*place.x_span):
         a, _ = place.of(at, place.y_span[0])
         parts.append(f'<line class="grid" x1="{a:.1f}" y1="{_TOP}" x2="{a:.1f}" y2="{bottom}"/>')
-        parts.append(f'<text class="tick middle" x="{a:.1f}" y="{bottom + 20}">{escape(text)}</text>')
+        parts.append(f'<text class="tick middle" x="{a:.1f}" y="{bottom + 25}">{escape(text)}</text>')
     parts.append(
         f'<text class="label middle" x="{(_LEFT + right) / 2}" y="{place.height - 8}">{escape(place.x.label)}</text>'
     )

@@ -44,11 +44,11 @@ class KeeperSession(Session):
         def completed(ticket: Ticket) -> None:
             outcome = ticket.outcome()
             if isinstance(outcome, QueueFull):
-                self.recorder.failed(timer.name, "DROPPED", now() - start, kind="DROPPED")
+                timer.fail("DROPPED", start, now(), intended, kind="DROPPED")
             elif not isinstance(outcome, Receipt):
-                self._fail(timer, start, outcome)
+                self._fail(timer, start, intended, outcome)
             elif ticket.superseded:
-                self.recorder.failed(timer.name, "SUPERSEDED", now() - start, kind="SUPERSEDED")
+                timer.fail("SUPERSEDED", start, now(), intended, kind="SUPERSEDED")
             else:
                 self._written(timer, start, read_at, intended)
 

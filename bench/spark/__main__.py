@@ -32,7 +32,7 @@ from rich.console import Console
 from safekeeper.bench.interleave import rotated
 from safekeeper.bench.machine import Machine
 from safekeeper.bench.spark.arms import SETTINGS, build_floor
-from safekeeper.bench.spark.report import Results, goals, own_logs, tables, to_html
+from safekeeper.bench.spark.report import Results, goals, left_out, own_logs, tables, to_html
 from safekeeper.bench.spark.run import Measured, Turn
 from safekeeper.bench.spark.workloads import QUICK, WORKLOADS, Workload, write_inputs
 
@@ -138,6 +138,9 @@ def main() -> None:
         console.print(own_logs(results))
     for results in found:
         for goal in goals(results):
+            print(goal)
+    if not options.only:
+        for goal in left_out([workload.name for workload in workloads]):
             print(goal)
     if options.html:
         options.html.write_text(to_html(found, Machine.here(options.folder)))

@@ -7,7 +7,7 @@ each round, since a noisy machine is noisy for both.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
@@ -126,9 +126,16 @@ class Wanted:
         found = results.share(self.measure, self.peers) if self.peers else results.spread(OURS, self.measure)
         if found is None:
             return None
-        peers = f" of {' or '.join(self.peers)}" if self.peers else ""
-        text = f"{self.workload}, {self.measure}: {found}{peers}, wanted {self.at_most:g} at most"
+        text = f"{self.workload}, {self.measure}: {found}{self._of_peers}, wanted {self.at_most:g} at most"
         return Goal(text, found.median <= self.at_most)
+
+    def left_out(self) -> Goal:
+        """That it was not measured."""
+        return Goal(f"{self.workload}, {self.measure}: wanted {self.at_most:g} at most{self._of_peers}", None)
+
+    @property
+    def _of_peers(self) -> str:
+        return f" of {' or '.join(self.peers)}" if self.peers else ""
 
 
 _SIZES = ("aggregation-1M", "aggregation-5M")
@@ -150,6 +157,11 @@ def goals(results: Results) -> Iterator[Goal]:
     """The goals for this workload that can be judged."""
     judged = (wanted.judge(results) for wanted in WANTED if wanted.workload == results.workload.name)
     return (goal for goal in judged if goal is not None)
+
+
+def left_out(workloads: Collection[str]) -> Iterator[Goal]:
+    """The goals for other workloads than these."""
+    return (wanted.left_out() for wanted in WANTED if wanted.workload not in workloads)
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

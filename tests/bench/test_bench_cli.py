@@ -5,6 +5,12 @@ import subprocess
 import sys
 
 import pytest
+from typer import Exit
+
+from safekeeper.bench import cli, recover
+from safekeeper.bench.recover import Recovery
+from safekeeper.dev.redis import RedisServer
+from safekeeper.errors import Unavailable
 
 COMMAND = (sys.executable, "-m", "safekeeper.cli", "bench")
 
@@ -59,6 +65,9 @@ def test_results_go_to_the_file_in_the_format_that_was_asked_for(url, tmp_path):
             ("load", "memory:", "-p", "recordcount=1", "-p", "exportfile=/no/such/dir/f"),
             "/no/such/dir/f: No such file or directory",
         ),
+        (("compare", "memory:", "--html", "/no/such/dir/f"), "/no/such/dir/f: there is no folder /no/such/dir"),
+        (("all", "--output", "/no/such/dir/f"), "/no/such/dir/f: there is no folder /no/such/dir"),
+        (("load", "memory:", "-p", "keeper.serializer=json"), "it is one of msgpack, raw, pickle"),
     ),
 )
 def test_what_cannot_be_done_is_one_line_and_exit_code_2(arguments, says):
@@ -89,6 +98,22 @@ def test_ctrl_c_keeps_what_was_measured_and_marks_it_as_partial():
     assert re.search(r"\[INSERT\], Return=OK, [1-9]", out)
 
 
+def test_a_server_that_is_killed_half_way_leaves_partial_results_and_the_reason(tmp_path):
+    with RedisServer(tmp_path, save="") as server:
+        endless = ("-p", "recordcount=100000000", "-p", "fieldlength=1", "-s", "-p", "status.interval=0.2")
+        command = [*COMMAND, "load", server.url, *endless]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert " operations; " in process.stderr.readline()
+            server.kill()
+            out, err = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert "safekeeper: the store failed, first with: 127.0.0.1:" in err
+    assert re.search(r"PARTIAL RESULTS, the store failed \d+ times in a row after", err)
+    assert "[OVERALL], Complete, 0\n" in out
+    assert re.search(r"\[INSERT\], Return=OK, [1-9]", out)
+    assert re.search(r"\[INSERT\], Return=ERROR, [1-9]", out)
+
+
 def test_stores_are_compared_and_the_results_written_as_asked(url, tmp_path):
     files = [f"--{kind}={tmp_path}/out.{kind}" for kind in ("csv", "json", "html")]
     small = ("-P", "s4thesis", "-p", "recordcount=10", "-p", "operationcount=20", "--threads", "1,2", "--repeat", "2")
@@ -102,6 +127,27 @@ def test_stores_are_compared_and_the_results_written_as_asked(url, tmp_path):
 def test_recovery_is_measured_at_the_numbers_of_ids_that_were_asked_for(url):
     found = json.loads(answer("recover", url, "--ids", "3,6", "--json"))
     assert [one["ids"] for one in found] == [3, 6]
+
+
+def test_a_store_without_records_is_not_compared_but_said():
+    done = bench("compare", "memory:")
+    assert done.returncode == 2
+    assert "recordcount=0: say how many records to load" in done.stderr
+
+
+@pytest.mark.parametrize("error", (Unavailable("the disk is full"), KeyboardInterrupt()), ids=("failure", "Ctrl-C"))
+def test_what_was_recovered_before_a_failure_is_kept_and_marked_as_partial(error, url, monkeypatch, capsys):
+    def measure(*_, **__):
+        yield Recovery(5, 0.1, 1, 0.1, 0.1, 1)
+        raise error
+
+    monkeypatch.setattr(recover, "measure", measure)
+    with pytest.raises(Exit) as end:
+        cli.recover(url, as_json=True)
+    assert end.value.exit_code == 1
+    printed = capsys.readouterr()
+    assert [one["ids"] for one in json.loads(printed.out)] == [5]
+    assert f"PARTIAL RESULTS, after 5 ids: {str(error) or 'interrupted'}\n" in printed.err
 
 
 @pytest.mark.parametrize("command", (("recover", "file:///x", "--ids"), ("compare", "memory:", "--threads")))

@@ -1,14 +1,18 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.bench import compare as module
-from safekeeper.bench.compare import compare
+from safekeeper.bench.compare import compare, errors_of, local_folder, stored_bytes
+from safekeeper.bench.driver import Result
 from safekeeper.bench.machine import Machine
-from safekeeper.bench.properties import Settings
+from safekeeper.bench.measurements import Measurements
+from safekeeper.bench.properties import BadProperty, Settings
+from safekeeper.bench.recover import measure
 from safekeeper.bench.report import to_csv, to_html, to_json
 from safekeeper.errors import BadUrl, Unavailable
 
@@ -58,6 +62,69 @@ def test_ctrl_c_keeps_the_rounds_that_are_done():
     assert found.partial == "interrupted"
     assert [len(point.samples) for point in found.points] == [1]
     assert "Partial results: interrupted" in to_html(found, Machine.here())
+
+
+def test_ctrl_c_or_a_failure_during_recovery_keeps_what_was_measured_before(tmp_path):
+    def interrupt(line):
+        if line.startswith("recovering"):
+            raise KeyboardInterrupt
+
+    url = f"file://{tmp_path}/store"
+    found = compare([url], SETTINGS, rounds=2, recover=[3], said=interrupt)
+    assert (found.partial, len(found.points[0].samples)) == ("interrupted", 2)
+    assert len(list(measure(url, [5]))) == 1
+    found = compare([url, "memory:"], SETTINGS, rounds=2, recover=[3])
+    assert [len(point.samples) for point in found.points] == [2, 2]
+    assert "has 5 ids" in found.failed[url]
+    assert not found.partial
+
+
+def test_a_store_that_is_gone_at_the_end_keeps_its_rounds(monkeypatch):
+    class Gone(MemoryBackend):
+        def stats(self):
+            raise Unavailable("nobody answers")
+
+        def close(self):
+            super().close()
+            raise Unavailable("nobody listens")
+
+    monkeypatch.setattr(module, "open_store", lambda url: Gone())
+    found = compare(["memory:"], SETTINGS, rounds=2)
+    assert found.failed == {"memory:": "nobody answers"}
+    assert len(found.points[0].samples) == 2
+
+
+def test_what_is_wrong_with_the_properties_is_raised_not_blamed_on_the_stores():
+    with pytest.raises(BadProperty, match="recordcount=0"):
+        compare(["memory:"], Settings(operationcount=5))
+
+
+def test_a_store_without_a_folder_that_does_not_tell_what_it_occupies_has_no_size():
+    assert stored_bytes("memory:", MemoryBackend()) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "folder"), (("log:///var/lib/a?sync=none", Path("/var/lib/a")), ("memory:", None), ("redis://h:1/0", None))
+)
+def test_a_store_on_a_disk_of_this_machine_has_a_folder(url, folder):
+    assert local_folder(url) == folder
+
+
+def test_a_file_that_is_removed_meanwhile_counts_as_nothing(tmp_path, monkeypatch):
+    (tmp_path / "there").write_bytes(bytes(4096))
+    monkeypatch.setattr(Path, "rglob", lambda self, pattern: [self / "there", self / "gone", self])
+    assert stored_bytes(f"file://{tmp_path}", MemoryBackend()) == (tmp_path / "there").stat().st_blocks * 512
+
+
+def test_a_superseded_save_is_no_error_but_a_dropped_one_is():
+    measurements = Measurements()
+    for number, code in enumerate(("OK", "SUPERSEDED", "DROPPED", "ERROR")):
+        measurements.count_return("UPDATE", code, 10**number)
+    result = Result("run", 1.0, 1111, measurements)
+    assert errors_of(result) == 1100
+    assert result.notes == (
+        "110 saves were superseded or dropped: the throughput counts them, though they were not stored",
+    )
 
 
 def test_a_store_is_given_once():

@@ -1,11 +1,16 @@
 """`safekeeper bench all`: every script runs, what it says is kept and shown, and nothing of it stays behind."""
 
+import importlib
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +18,7 @@ from safekeeper import SafekeeperError
 from safekeeper.bench import everything
 from safekeeper.bench.everything import INTERRUPTED, Outcome, Script, run, run_all, run_apart, scripts
 from safekeeper.bench.goals import Goal, goals_in
-from safekeeper.bench.machine import Machine
+from safekeeper.bench.machine import Machine, _program_versions
 from safekeeper.bench.page import page
 
 SCRIPT = Script("some", "What some costs.", True)
@@ -30,22 +35,40 @@ def test_every_script_is_found_and_no_module_that_is_none():
     assert not {"recover", "cli", "driver", "everything"} & found.keys()
 
 
+@pytest.mark.parametrize("name", [script.name for script in scripts()])
+def test_every_script_can_be_asked_how_it_is_used(name, monkeypatch, capsys):
+    module = importlib.import_module(f"safekeeper.bench.{name}")
+    if hasattr(module, "__path__"):
+        module = importlib.import_module(f"safekeeper.bench.{name}.__main__")
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as end:
+        module.main()
+    assert end.value.code == 0
+    assert "--quick" in capsys.readouterr().out
+
+
 def test_goals_are_read_from_what_a_script_prints():
-    text = f"a table\n{Goal('fast: 3 x', True)}\nmore\n{Goal('small: no', False)}\ngoals met: all of them\n"
-    assert list(goals_in(text)) == [Goal("fast: 3 x", True), Goal("small: no", False)]
+    said = [Goal("fast: 3 x", True), Goal("small: no", False), Goal("huge, without --quick", None)]
+    text = f"a table\n{said[0]}\nmore\n{said[1]}\ngoals met: all of them\n{said[2]}\n"
+    assert list(goals_in(text)) == said
 
 
 def test_the_page_says_what_is_met_what_is_not_and_what_did_not_run():
     fails = replace(SCRIPT, name="other", has_quick=False)
     outcomes = [
-        Outcome(SCRIPT, True, MACHINE, f"12 ms\n{Goal('fast', False)}"),
+        Outcome(
+            SCRIPT, True, MACHINE, f"12 ms\n{Goal('fast', False)}\n{Goal('a|b', True)}\n{Goal('huge', None)}", seconds=7
+        ),
         Outcome(fails, True, MACHINE, "", "no module named redis"),
     ]
     text = page(outcomes)
-    assert "| fast | **no** | some |" in text
+    assert "1 met, 1 not met, 1 not measured. Scripts that did not run to their end: other.\n" in text
+    assert "From [some](#some):\n\n| goal | met |\n|---|---|\n| fast | **no** |\n" in text
+    assert "| a\\|b | yes |\n| huge | not measured |\n" in text
     assert "```\n12 ms\n" in text
     assert "It did not run to its end: no module named redis" in text
-    assert f"`python -m safekeeper.bench.some --quick`, {MACHINE.moment()}" in text
+    assert f"`python -m safekeeper.bench.some --quick`, 7 s, {MACHINE.date}." in text
+    assert "few and short" in text
     assert "`python -m safekeeper.bench.other`" in text
     assert text.count(MACHINE.what()) == 1
 
@@ -55,10 +78,32 @@ def test_a_script_that_fails_is_an_outcome():
 
 
 def test_numbers_of_a_busy_machine_carry_a_warning():
+    def page_with(others):
+        return page([Outcome(SCRIPT, False, replace(MACHINE, cores=2), "", others=others)])
+
+    assert "busy" not in page_with(others=0.4)
+    assert "**The machine was busy with other work: it took 0.6 of 2 processors." in page_with(others=0.6)
+
+
+def test_what_a_script_uses_itself_is_not_taken_for_the_work_of_others(monkeypatch):
+    ticks = os.sysconf("SC_CLK_TCK")
+    line = f"cpu  {ticks} 0 {2 * ticks} {90 * ticks} {70 * ticks} 0 {ticks} {3 * ticks} 0 0\ncpu0 1 2 3\n"
+    monkeypatch.setattr(Path, "read_text", lambda self: line)
+    monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_utime=1.5, ru_stime=0.5))
+    assert everything._used_by_others() == 1 + 2 + 1 + 3 - 1.5 - 0.5
+
+
+def test_a_machine_names_the_versions_of_what_is_installed_and_of_nothing_else(monkeypatch):
+    assert {"safekeeper", "Python", "SQLite", "rocksdict", "Java", "Redis server"} <= MACHINE.versions.keys()
+    assert all(re.match(r"\d+[.\d]*", version) for version in MACHINE.versions.values())
+    monkeypatch.setenv("PATH", "")
+    assert _program_versions.__wrapped__() == {}
+
+
+def test_a_machine_says_when_many_processes_want_it():
     idle = replace(MACHINE, load=0.5, cores=2)
     assert not idle.warning()
-    assert "**The machine was busy" not in page([Outcome(SCRIPT, False, idle, "")])
-    assert "**The machine was busy" in page([Outcome(SCRIPT, False, replace(idle, load=30.0), "")])
+    assert "30 processes wanted its 2 cores" in replace(idle, load=30.0).warning()
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from safekeeper.backends.memory import MemoryBackend
+from safekeeper.bench.driver import Driver
 from safekeeper.bench.generators import (
     SCRAMBLED_ITEMS,
     SCRAMBLED_ZETA,
@@ -19,6 +21,8 @@ from safekeeper.bench.generators import (
     fnv64,
     fnv64_of,
 )
+from safekeeper.bench.properties import Settings, load_file
+from safekeeper.bench.workload import Workload
 
 DRAWS = 200_000
 
@@ -49,6 +53,14 @@ def zipfian_probabilities(items, zeta, upto=None):
     below = 1 - (1 - (ranks / items) ** (1 - THETA)) / eta
     below = np.concatenate(([0, 1 / zeta], np.maximum(below, (1 + 0.5**THETA) / zeta)))
     return np.diff(below)
+
+
+def scrambled_probabilities(records):
+    """How often YCSB's scrambled zipfian generator draws each of *records* numbers."""
+    named = 1_000_000  # ranks beyond are so rare and so many that their hashes spread evenly
+    probabilities = zipfian_probabilities(SCRAMBLED_ITEMS, SCRAMBLED_ZETA, named)
+    expected = np.bincount(fnv64(np.arange(named)) % records, probabilities, minlength=records)
+    return expected + (1 - probabilities.sum()) / records
 
 
 def test_both_forms_of_the_hash_agree():
@@ -94,10 +106,7 @@ def test_a_zeta_that_grows_is_the_same_as_one_made_at_once():
 @pytest.mark.parametrize("records", (1000, 1101))
 def test_scrambled_zipfian_has_the_same_popular_records_as_ycsb(random, records):
     draws = ScrambledZipfianChooser(random, 50, records).draw(DRAWS, 0) - 50
-    named = 1_000_000  # ranks beyond are so rare and so many that their hashes spread evenly
-    probabilities = zipfian_probabilities(SCRAMBLED_ITEMS, SCRAMBLED_ZETA, named)
-    expected = np.bincount(fnv64(np.arange(named)) % records, probabilities, minlength=records)
-    assert_distributed(draws, expected + (1 - probabilities.sum()) / records)
+    assert_distributed(draws, scrambled_probabilities(records))
 
 
 def test_uniform_is_uniform(random):
@@ -145,3 +154,63 @@ def test_lengths_go_from_the_least_to_the_most(random, distribution, probabiliti
         assert set(draws) == {99}
     else:
         assert_distributed(draws, probabilities)
+
+
+# --- the six workloads of YCSB, from the file to the store ---
+
+RECORDS, OPERATIONS = 1000, 20_000
+
+
+def chosen(name):
+    """The record that each operation of a workload went to, and the newest record at that moment; no inserts."""
+    asked = []
+
+    class Watched(MemoryBackend):
+        def read(self, ids):
+            asked.append(ids[0])
+            return super().read(ids)
+
+        def write(self, batch):
+            asked.extend(id for id, _ in batch.items())
+            return super().write(batch)
+
+    workload = Workload(Settings.of(load_file(name) | {"operationcount": str(OPERATIONS), "seed": "14"}))
+    driver = Driver(workload, Watched())
+    driver.load()
+    asked.clear()
+    driver.run()
+    number_of = {workload.ids[number]: number for number in range(RECORDS + OPERATIONS)}
+    newest, found = RECORDS - 1, []
+    for number in (number_of[id] for id in asked):
+        if number > newest:
+            newest = number
+        else:
+            found.append((number, newest))
+    return np.array(found).T
+
+
+@pytest.mark.parametrize("name", ("workloada", "workloadb", "workloadc", "workloadf"))
+def test_the_records_of_a_zipfian_workload_have_ycsbs_probabilities(name):
+    numbers, _ = chosen(name)
+    if name == "workloadf":  # a read-modify-write asks for its record twice, one after the other
+        numbers = numbers[np.r_[True, numbers[1:] != numbers[:-1]]]
+    probabilities = scrambled_probabilities(RECORDS + 1)[:RECORDS]  # what is behind the last record is drawn again
+    assert_distributed(numbers, probabilities / probabilities.sum())
+
+
+def test_the_records_of_workload_d_have_ycsbs_probabilities_of_their_age():
+    numbers, newest = chosen("workloadd")
+    assert newest[-1] > RECORDS + OPERATIONS * 0.04
+    probabilities = np.zeros(newest[-1])
+    for items, reads in zip(*np.unique(newest, return_counts=True), strict=True):
+        probabilities[:items] += zipfian_probabilities(items, Zeta().of(items)) * reads
+    assert_distributed(newest - numbers, probabilities / len(numbers))
+
+
+def test_the_first_records_of_the_scans_of_workload_e_have_ycsbs_probabilities():
+    numbers, newest = chosen("workloade")
+    drawn = scrambled_probabilities(RECORDS + OPERATIONS * 5 // 100 * 2 + 1)  # also those that the run may insert
+    probabilities = np.zeros(newest[-1] + 1)
+    for last, scans in zip(*np.unique(newest, return_counts=True), strict=True):
+        probabilities[: last + 1] += drawn[: last + 1] / drawn[: last + 1].sum() * scans
+    assert_distributed(numbers, probabilities / len(numbers))

@@ -71,6 +71,7 @@ def test_names_and_values_are_taken_as_ycsb_writes_them():
         ({"minscanlength": "5", "maxscanlength": "4"}, "maxscanlength=4: it is below minscanlength"),
         ({"dataintegrity": "true", "fieldlengthdistribution": "uniform"}, "needs fieldlengthdistribution=constant"),
         ({"exponential.percentile": "100"}, "exponential.percentile=100.0: it is between 0 and 100"),
+        ({"keeper.serializer": "json"}, "keeper.serializer=json: it is one of msgpack, raw, pickle"),
         ({"exporter": "Csv"}, "exporter=Csv: it is one of TextMeasurementsExporter"),
     ),
 )

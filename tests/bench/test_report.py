@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ for (const width of widths) {
       width, scrolls: page.documentElement.scrollWidth,
       plots: plots.map(plot => plot.getBoundingClientRect().width),
       drawn: plots.map(plot => plot.querySelectorAll("circle").length),
+      spreads: plots[0].querySelectorAll(".width").length,
       outside: plots.flatMap(plot => [...plot.querySelectorAll("text")].filter(text => {
         const a = text.getBoundingClientRect(), b = plot.getBoundingClientRect();
         return a.left < b.left - 1 || a.right > b.right + 1;
@@ -76,9 +78,34 @@ def test_the_report_renders_in_a_browser_at_the_widths_of_a_phone_and_a_desk(tmp
         assert len(one["plots"]) == 3
         assert all(300 < width < one["width"] for width in one["plots"])
         assert one["drawn"] == [6, 12, 2]
+        assert one["spreads"] == 6
         assert one["outside"] == []
         assert len(set(one["colours"])) == len(URLS)
         assert one["requests"] == 0
+
+
+def test_stores_far_apart_get_a_logarithmic_axis_and_near_ones_a_linear_one():
+    def rates_marked(fastest):
+        found = comparison()
+        for point in found.points:
+            rate = 1000.0 if point.url == URLS[0] else fastest
+            point.samples = [replace(sample, throughput=rate) for sample in point.samples]
+        plot = to_html(found, Machine.here()).partition("<svg")[2].partition("operations a second")[0]
+        return re.findall(r'class="tick middle"[^>]*>([^<]*)<', plot)
+
+    assert rates_marked(3000.0) == ["0", "1k", "2k", "3k", "4k"]
+    assert rates_marked(50_000.0) == ["1k", "10k", "100k"]
+
+
+def test_recoveries_are_listed_with_times_and_memory():
+    html = to_html(comparison(), Machine.here())
+    assert "<td>100,000</td><td>100 ms</td><td>0 ms</td><td>1,000 ms</td><td>0 B</td>" in html
+
+
+def test_a_run_by_the_clock_says_for_how_long():
+    found = comparison()
+    found.settings = replace(found.settings, operationcount=0, maxexecutiontime=2.5)
+    assert "2.5 seconds of operations on 1,000 records" in to_html(found, Machine.here())
 
 
 def test_the_page_refers_to_nothing_outside_itself():

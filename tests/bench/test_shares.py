@@ -4,11 +4,14 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 
 import numpy as np
 import pytest
 
+from safekeeper.backends.memory import MemoryBackend
+from safekeeper.bench import shares
 from safekeeper.bench.driver import Result
 from safekeeper.bench.measurements import Measurements
 from safekeeper.bench.properties import Settings
@@ -55,10 +58,13 @@ def test_what_clients_measured_is_merged_exactly():
         if number == 1:
             measurements.count_return("READ", "ERROR")
             measurements.first_error = Unavailable("gone")
-        results.append(Result("run", 1.0 + number, 1000, pickle.loads(pickle.dumps(measurements)), "", ("note",)))
+        results.append(
+            Result("run", 1.0 + number, 1000, pickle.loads(pickle.dumps(measurements)), "", ("note",), 100.0)
+        )
     merged = merge(results)
     assert pickle.dumps(merged.measurements.totals()["READ"]) == pickle.dumps(whole.totals()["READ"])
-    assert (merged.operations, merged.seconds, merged.notes) == (3000, 3.0, ("note",))
+    assert (merged.operations, merged.seconds, merged.remarks) == (3000, 3.0, ("note",))
+    assert (merged.target, merged.notes) == (300, ("note",))
     assert str(merged.measurements.first_error) == "gone"
     assert merged.measurements.returns == {("READ", "OK"): 3000, ("READ", "ERROR"): 1}
     assert (merged.measurements.keeper.saves, merged.measurements.keeper.store.count) == (3, 3)
@@ -76,13 +82,42 @@ def test_processes_load_and_run_one_store_together(tmp_path, driver):
     assert result.operations == 100
 
 
+def test_a_target_that_all_clients_together_missed_is_said_once():
+    results = [
+        Result("run", 1.0, 90, Measurements(), target=100.0),
+        Result("run", 1.0, 70, Measurements(), target=100.0),
+    ]
+    assert merge(results).notes == ("the target of 200 operations a second was not kept: 160.0 were reached",)
+
+
+def test_closing_the_store_is_measured_and_what_was_measured_outlives_its_failure(monkeypatch):
+    class Stuck(MemoryBackend):
+        def close(self):
+            if self._open:
+                super().close()
+                raise Unavailable("the last flush failed")
+
+    done = Share("memory:", "load", SETTINGS).run()
+    assert done.measurements.totals()["CLEANUP"].count == 1
+    assert not any(name == "CLEANUP" for name, _ in done.measurements.returns)
+    monkeypatch.setattr(shares, "open_store", lambda url: Stuck())
+    failed = Share("memory:", "load", SETTINGS).run()
+    assert counted(failed) == {"OK": 25, "ERROR": 1}
+    assert failed.partial == "the store could not be closed"
+    assert str(failed.measurements.first_error) == "the last flush failed"
+
+
 def test_a_store_of_one_process_is_refused():
     with pytest.raises(BadUrl, match="seen in the process only"):
         run_in_processes(Share("memory:", "run", SETTINGS), 2)
 
 
-def test_ctrl_c_ends_the_processes_and_keeps_what_they_measured(tmp_path):
-    command = [sys.executable, "-m", "safekeeper.cli", "bench", "load", f"file://{tmp_path}/store", "--processes", "2"]
+@pytest.mark.timeout(900)  # a busy machine takes minutes to start a JVM and its workers
+@pytest.mark.parametrize(
+    "clients", (("--processes", "2"), ("--spark", "local[2]", "--clients", "2")), ids=("processes", "Spark")
+)
+def test_ctrl_c_ends_the_clients_and_keeps_what_they_measured(tmp_path, clients):
+    command = [sys.executable, "-m", "safekeeper.cli", "bench", "load", f"file://{tmp_path}/store", *clients]
     process = subprocess.Popen(
         [*command, "-p", "recordcount=10000000", "-p", "fieldlength=1"],
         stdout=subprocess.PIPE,
@@ -93,6 +128,7 @@ def test_ctrl_c_ends_the_processes_and_keeps_what_they_measured(tmp_path):
     try:
         while len(list(tmp_path.glob("store/usertable/*"))) < 100:  # both are in the middle of it
             assert process.poll() is None
+            time.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=120)
     finally:

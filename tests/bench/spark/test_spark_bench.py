@@ -15,7 +15,7 @@ from safekeeper.bench.goals import Goal, goals_in
 from safekeeper.bench.machine import Machine
 from safekeeper.bench.spark.__main__ import Bench, chosen, plan
 from safekeeper.bench.spark.footprint import Watch, data_size
-from safekeeper.bench.spark.report import Results, goals, tables, to_html
+from safekeeper.bench.spark.report import Results, goals, left_out, tables, to_html
 from safekeeper.bench.spark.run import Batch, Measured
 from safekeeper.bench.spark.workloads import QUICK, WORKLOADS, write_inputs
 
@@ -147,6 +147,14 @@ def test_a_goal_takes_the_best_of_its_peers_and_is_silent_without_them():
     (restart,) = [goal for goal in goals(found) if "restart" in goal.text]
     assert not restart.met
     assert "0.56" in restart.text
+
+
+def test_goals_for_workloads_that_did_not_run_are_named_as_such():
+    assert list(left_out(WORKLOADS)) == []
+    missing = list(left_out(set(WORKLOADS) - {"partitions-200", "aggregation-5M"}))
+    assert Goal("aggregation-5M, RSS: wanted 1 at most of rocksdb", None) in missing
+    assert missing[-1] == Goal("partitions-200, a batch: wanted 1 at most", None)
+    assert not any("1M" in goal.text for goal in missing)
 
 
 def test_the_page_has_a_plot_of_batches_and_one_of_commits_for_each_workload():
