@@ -265,10 +265,14 @@ def _before_fork() -> None:
         environment._close()
 
 
+def _after_fork_in_parent() -> None:
+    _during_fork.close()
+
+
 def _after_fork_in_child() -> None:
     global _opening, _during_fork
     _environments.clear()
     _opening, _during_fork = Lock(), ExitStack()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_during_fork.close, after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import lmdb
 import pytest
@@ -158,6 +159,39 @@ with safekeeper.open(url) as store:
     for thread in threads: thread.join()
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_a_child_that_forks_itself_goes_on_with_the_store(url):
+    """A worker of a pre-forking server that has children of its own."""
+    program = f"""
+import os, warnings, safekeeper
+from safekeeper import Batch, CheckpointId
+warnings.simplefilter("ignore", DeprecationWarning)
+def go_on(depth):
+    id = CheckpointId("g", b"%d" % depth)
+    with safekeeper.open({url!r}) as store:
+        store.write(Batch({{id: b"before"}}))
+        if depth:
+            child = os.fork()
+            if not child:
+                try:
+                    go_on(depth - 1)
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            assert os.waitpid(child, 0)[1] == 0
+        assert store.read([id]) == [b"before"]
+        store.write(Batch({{id: b"after"}}))
+go_on(3)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], start_new_session=True) as parent:
+        try:
+            assert parent.wait(60) == 0
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(parent.pid, signal.SIGKILL)
+    with safekeeper.open(url) as store:
+        assert store.read([CheckpointId("g", b"%d" % depth) for depth in range(4)]) == [b"after"] * 4
 
 
 def test_sync_belongs_to_the_store(url, root):
