@@ -203,15 +203,15 @@ class Node:
         return self._idle.take() or Link(self.address, self._connect(self.address))
 
     def give_back(self, link: Link) -> None:
-        """Keep *link* for the next one, unless something is left unanswered or there are enough.
+        """Keep *link* for the next one, unless there are enough.
 
-        Of a server that has become a replica no connection is kept: a name or a proxy may lead to its master next time.
+        If something is left unanswered, or the server has become a replica, none of the idle ones is kept either: what
+        broke this one may have broken those, and a name or a proxy may lead elsewhere next time.
         """
         if link.is_clean and not link.demoted:
             self._idle.keep(link)
-            return
-        link.close()
-        if link.demoted:
+        else:
+            link.close()
             self._idle.clear()
 
     def close(self) -> None:
