@@ -11,7 +11,7 @@ import lmdb
 import pytest
 
 import safekeeper
-from safekeeper import BadUrl, Batch, CheckpointId, Corruption, Survives
+from safekeeper import BadUrl, Batch, CheckpointId, Corruption, Survives, Unavailable
 from safekeeper.testing.peer import Peer
 
 A = CheckpointId("g", b"a")
@@ -77,24 +77,40 @@ def test_a_map_that_another_process_has_enlarged_is_followed(url):
         assert peer.read([A]) == [b"small again"]
 
 
-READER = """
+READERS = """
 import lmdb, sys, time
-transaction = lmdb.open(sys.argv[1], readonly=True).begin()
-transaction.get(b"g\\0a")
+environment = lmdb.open(sys.argv[1], readonly=True)
+transactions = [environment.begin() for _ in range(int(sys.argv[2]))]
+transactions[0].get(b"g\\0a")
 print("reading", flush=True)
 time.sleep(600)
 """
 
 
+def readers(root, number):
+    """A process with so many read transactions that do not end."""
+    process = subprocess.Popen([sys.executable, "-c", READERS, root, str(number)], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"reading\n"
+    return process
+
+
 def test_a_reader_that_was_killed_does_not_make_the_store_grow(url, root):
     with safekeeper.open(f"{url}?map-size=4M") as store:
         store.write(Batch({A: bytes(100_000)}))
-        with subprocess.Popen([sys.executable, "-c", READER, root], stdout=subprocess.PIPE) as reader:
-            assert reader.stdout.readline() == b"reading\n"
-            reader.send_signal(signal.SIGKILL)
+        with readers(root, 1) as process:
+            process.kill()
         for _ in range(200):
             store.write(Batch({A: os.urandom(100_000)}))
         assert (root / "data.mdb").stat().st_size <= 4 << 20
+
+
+def test_readers_that_were_killed_do_not_keep_their_places(store, root):
+    store.write(Batch({A: b"1"}))
+    with readers(root, 1024) as process:
+        with pytest.raises(Unavailable, match="1024 reads are going on in all processes: try again"):
+            store.read([A])
+        process.kill()
+    assert store.read([A]) == [b"1"]
 
 
 def test_names_at_the_limit_and_beyond_it_stay_apart(store, url):
