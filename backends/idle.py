@@ -29,13 +29,17 @@ class Idle(Generic[C]):
         self._open = True
 
     def take(self) -> C | None:
-        """A good one, for the caller alone; None if there is none. Those that have gone bad meanwhile are closed."""
+        """A good one, for the caller alone; None if there is none.
+
+        When one has gone bad, all are closed: the others have been idle for longer, and to find out that a silent
+        network has dropped one can take a time-out for each.
+        """
         with suppress(IndexError):
-            while True:
-                link = self._links.pop()
-                if link.is_good():
-                    return link
-                link.close()
+            link = self._links.pop()
+            if link.is_good():
+                return link
+            link.close()
+            self.clear()
         return None
 
     def keep(self, link: C) -> None:
@@ -53,6 +57,10 @@ class Idle(Generic[C]):
     def close(self) -> None:
         """Close all of them, and those that are still to be kept."""
         self._open = False
+        self.clear()
+
+    def clear(self) -> None:
+        """Close all of them."""
         with suppress(IndexError):
             while True:
                 self._links.pop().close()

@@ -37,7 +37,7 @@ import lmdb
 import xxhash
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Stats, Survives
-from safekeeper.backends.lmdb_environment import Environment, Sync, Transaction, has_data
+from safekeeper.backends.lmdb_environment import MAX_READERS, Environment, Sync, Transaction, has_data
 from safekeeper.backends.local import file_system_type, make_folder, survives_on, sync_folder, unavailable
 from safekeeper.columns import Columns
 from safekeeper.errors import BadUrl, Corruption, Unavailable
@@ -217,6 +217,8 @@ class _ErrorsAsOurs:
             raise self._explained(error) from error
 
     def _explained(self, error: lmdb.Error) -> Unavailable:
+        if isinstance(error, lmdb.ReadersFullError):
+            return Unavailable(f"{self._root}: {MAX_READERS} reads are going on in all processes: try again")
         number = errno.EROFS if isinstance(error, lmdb.ReadonlyError) else getattr(error, "code", 0)
         if number == errno.EIO and os.statvfs(self._root).f_bavail == 0:
             number = errno.ENOSPC  # LMDB calls a write that was cut short EIO

@@ -30,7 +30,8 @@ T = TypeVar("T")
 
 _MARK = b"\0safekeeper"
 _MARKS: dict[Sync, bytes] = {"always": b"1 always", "none": b"1 none"}
-_MAX_READERS = 1024  # read transactions at the same time, of all processes together
+MAX_READERS = 1024
+"""Read transactions at the same time, of all processes together."""
 
 
 def has_data(root: Path) -> bool:
@@ -138,6 +139,10 @@ class Environment:
                 size = seen if environment.reader_check() else 2 * seen
             except lmdb.MapResizedError:
                 seen, size = environment.info()["map_size"], 0
+            except lmdb.ReadersFullError:
+                if not environment.reader_check():
+                    raise
+                continue  # readers that were killed had the places
             finally:
                 self._leave()
             self._resize(seen, size)
@@ -179,7 +184,7 @@ class Environment:
                 readonly=readonly,
                 mode=0o600,
                 create=False,
-                max_readers=_MAX_READERS,
+                max_readers=MAX_READERS,
                 max_spare_txns=0,
             )
 
@@ -265,10 +270,14 @@ def _before_fork() -> None:
         environment._close()
 
 
+def _after_fork_in_parent() -> None:
+    _during_fork.close()
+
+
 def _after_fork_in_child() -> None:
     global _opening, _during_fork
     _environments.clear()
     _opening, _during_fork = Lock(), ExitStack()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_during_fork.close, after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -24,6 +24,7 @@ from safekeeper.backends.hbase.layout import (
     decode,
     encode,
     group_of,
+    head_in,
     locate,
     split,
 )
@@ -87,6 +88,8 @@ class HBaseBackend(Backend):
 
     def write(self, batch: Batch) -> Receipt:
         self.check_open()
+        if batch.columns is None:  # columns delete nothing
+            self._look_for_parts([id for id, value in batch.items() if value is None])
         window: dict[bytes, Change] = {}
         nbytes = 0
         for id, value in batch.items():
@@ -120,7 +123,7 @@ class HBaseBackend(Backend):
         """Write a value in parts, then its head: until that is there, nobody sees the parts."""
         started = time.monotonic()
         if row not in self._large:
-            self._read_rows([CheckpointId(group.name, key)], {})
+            self._look_at([row], group)
         head, parts = split(group, key, value)
         for part_row, part in zip(head.rows(group), parts, strict=True):
             self._table.write([put(part_row, {PART: part, HEAD: row})], self._clock.next())
@@ -130,6 +133,30 @@ class HBaseBackend(Backend):
         self._remember(row, _Large(group, head, timestamp))
         with suppress(Unavailable):
             self._sweeper.sweep_some(group)
+
+    def _look_for_parts(self, deleted: Sequence[CheckpointId]) -> None:
+        """Find out which of the ids that are about to be deleted have parts, so that those go with them.
+
+        The parts of a value that this handle replaces without knowing of them are left to the sweeper. It comes when
+        the group is written to again, and after the last delete nobody may do that.
+        """
+        unknown: dict[Group, list[bytes]] = {}
+        for id in deleted:
+            group = locate(id.group)
+            row = group.row(id.key)
+            if row not in self._large:
+                unknown.setdefault(group, []).append(row)
+        for group, rows in unknown.items():
+            if self._table.scan(group.parts, group.end, 1):
+                self._look_at(rows, group)
+                with suppress(Unavailable):
+                    self._sweeper.sweep_some(group)
+
+    def _look_at(self, rows: Sequence[bytes], group: Group) -> None:
+        """Remember which of *rows* have the head of a large value; whether anything in them is damaged is no matter."""
+        for row, cell in self._table.read(rows, CHECKPOINT).items():
+            if head := head_in(cell.value):
+                self._remember(row, _Large(group, head, cell.timestamp))
 
     def _remember(self, row: bytes, large: _Large) -> None:
         while len(self._large) >= _REMEMBERED:

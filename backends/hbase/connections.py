@@ -70,6 +70,8 @@ class Connections:
             except SafekeeperError:
                 raise
             except Exception as error:  # the driver has no common root for its errors
+                if not isinstance(error, driver.ANSWERED):
+                    self._idle.clear()  # what broke this connection may have broken those that were idle for longer
                 raise explain(self._place, error) from error
 
     @contextmanager

@@ -139,11 +139,14 @@ def decode(group: Group, key: bytes, cell: bytes) -> bytes | Head:
         mark, expected = _CELL.unpack_from(cell)
         if mark == _WHOLE:
             return check(group, key, expected, cell[_CELL.size :])
-        if mark == _IN_PARTS and len(cell) == _CELL.size + _IN_PARTS_CELL.size:
-            return Head(expected, *_IN_PARTS_CELL.unpack_from(cell, _CELL.size))
+        if head := head_in(cell):
+            return head
     raise damaged(group, key, "holds no value of version 1")
 
 
-def holds_head_of(cell: bytes, write_id: bytes) -> bool:
-    """Whether *cell* is the head of the value that was written under *write_id*."""
-    return cell[:1] == bytes([_IN_PARTS]) and cell[_CELL.size : _CELL.size + len(write_id)] == write_id
+def head_in(cell: bytes) -> Head | None:
+    """The head of a large value that *cell* holds; None if it holds something else, damaged or not."""
+    if len(cell) != _CELL.size + _IN_PARTS_CELL.size:
+        return None
+    mark, expected = _CELL.unpack_from(cell)
+    return Head(expected, *_IN_PARTS_CELL.unpack_from(cell, _CELL.size)) if mark == _IN_PARTS else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from safekeeper.backends.hbase.layout import CHECKPOINT, HEAD, Group, holds_head_of, write_id_of
+from safekeeper.backends.hbase.layout import CHECKPOINT, HEAD, Group, head_in, write_id_of
 from safekeeper.backends.hbase.table import Table, delete
 from safekeeper.backends.server_clock import Clock
 
@@ -27,11 +27,12 @@ class Sweeper:
         self._reached[group.name] = page[-1][0] + b"\0" if len(page) == _PAGE else group.parts
         now = self._clock.next()
         old = {row: cell.value for row, cell in page if cell.timestamp < now - self._after}
-        heads = self._table.read(list(set(old.values())), CHECKPOINT)
+        cells = self._table.read(list(set(old.values())), CHECKPOINT)
+        heads = {row: head for row, cell in cells.items() if (head := head_in(cell.value))}
         orphans = [
             delete(row)
             for row, head_row in old.items()
-            if head_row not in heads or not holds_head_of(heads[head_row].value, write_id_of(group, row))
+            if head_row not in heads or heads[head_row].write_id != write_id_of(group, row)
         ]
         if orphans:
             self._table.write(orphans, now)

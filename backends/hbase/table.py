@@ -158,25 +158,25 @@ class Table:
         if not self._find():
             self._create_table()
         row = b"\0\0\0" + secrets.token_bytes(1)
-        token = secrets.token_bytes(8)
-        sent, received = self._put_token(row, token)
+        token, sent, received = self._put_token(row)
         cell = self._ask_rows([row], TOKEN).get(row)
         if cell is None or cell.value != token:
             return None
         return clock.Reading(sent, received, cell.timestamp * 1000)
 
-    def _put_token(self, row: bytes, token: bytes) -> tuple[int, int]:
-        """Put *token* without a timestamp of ours; when that was sent, and when the answer came.
+    def _put_token(self, row: bytes) -> tuple[bytes, int, int]:
+        """Put a token without a timestamp of ours: which one, when it was sent, and when the answer came.
 
         Nobody needs it after a crash, so the answer does not wait for the write-ahead log. That of a real put does,
         which makes it take longer than the clock's bounds are apart.
         """
-        change = Mutation(column=TOKEN, value=token, writeToWAL=False)
 
-        def ask(client: Any) -> tuple[int, int]:
+        def ask(client: Any) -> tuple[bytes, int, int]:
+            token = secrets.token_bytes(8)  # made anew when this is done again: the first one may still arrive, late
+            change = Mutation(column=TOKEN, value=token, writeToWAL=False)
             sent = clock.now()
             client.mutateRow(self._name, row, [change], {})
-            return sent, clock.now()
+            return token, sent, clock.now()
 
         return self._connections.run(ask)
 

@@ -23,8 +23,8 @@ class RedisOptions:
     """What the names of all keys start with. Stores with different prefixes do not meet. No braces: in a cluster they
     would decide where everything lies."""
     timeout: float = 5.0
-    """Seconds to wait for a connection or an answer, and how long after it was sent a write can happen at most. Large
-    requests get more: a second for each MiB."""
+    """Seconds to wait for a connection or an answer. A write that got no answer raises when it cannot happen any more,
+    at most 1.25 times as long after it was sent."""
     replicas: int = 0
     """A write returns when this many replicas have it too (WAIT). Then it survives HOST."""
     aof: bool = False

@@ -1,13 +1,15 @@
 """Which server has which bucket, and questions that find their way there.
 
 A server that stands alone has all of them. In a cluster the map comes from CLUSTER SLOTS; a node that no longer has a
-bucket says so, and the question goes out again.
+bucket says so, and the question goes out again. A node that cannot be reached says nothing: then the map is read again
+for the next question, in case a replica has taken its place.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -76,6 +78,13 @@ class Router:
         What a server says it does not have is asked again where it is, until the time is up; a connection that breaks
         is replaced once. Raise `Unavailable` when a server cannot be reached or refuses.
         """
+        try:
+            return self._ask(requests)
+        except Unavailable:
+            self.look_for_successors()
+            raise
+
+    def _ask(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = [None] * len(requests)
         give_up = time.monotonic() + self._options.timeout
         waiting: dict[int, Address | None] = dict.fromkeys(range(len(requests)))
@@ -118,10 +127,18 @@ class Router:
         time.sleep(_PAUSE)
         self._read_map()
 
+    def look_for_successors(self) -> None:
+        """Find out anew who has what, after a node of a cluster could not be reached. Nobody has to answer."""
+        if self.in_cluster:
+            with suppress(Unavailable):
+                self._read_map()
+
     def _read_map(self) -> None:
         """Find out anew which node has which bucket; from any node that answers."""
         problem: Exception | None = None
-        for node in list(self._nodes.values()):
+        with self._lock:
+            nodes = sorted(self._nodes.values(), key=lambda node: not node.is_in_touch)
+        for node in nodes:
             try:
                 with node.link() as link:
                     (slots,) = link.call([(b"CLUSTER", b"SLOTS")])
@@ -137,9 +154,12 @@ class Router:
 
     def _set_map(self, asked: Address, slots: Sequence[Any]) -> None:
         ranges = []
-        for first, last, (host, port, *_), *_replicas in slots:
-            ranges.append((first, last, self._node(Address(host.decode() if host else asked.host, port))))
-        self._forget_all_but({node for _, _, node in ranges})
+        known: set[Node] = set()
+        for first, last, *servers in slots:
+            nodes = [self._node(Address(host.decode() if host else asked.host, port)) for host, port, *_ in servers]
+            ranges.append((first, last, nodes[0]))
+            known.update(nodes)  # replicas too: they can tell who has taken the place of their master
+        self._forget_all_but(known)
         for bucket, slot in enumerate(self._slots):
             for first, last, node in ranges:
                 if first <= slot <= last:

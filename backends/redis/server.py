@@ -98,6 +98,8 @@ class Link:
         self.address = address
         self.lease: Lease | None = None
         """Watched by the server, and good for one transaction."""
+        self.demoted = False
+        """The server has become a replica; under the same name there may be another one that has not."""
         self._connection = connection
         self._unanswered = 0
         self._touched = time.monotonic()
@@ -147,6 +149,7 @@ class Link:
                 answers.append(self._connection.read_response())
             except driver.ResponseError as error:
                 answers.append(error)
+                self.demoted |= isinstance(error, driver.ReadOnlyError)
             self._unanswered -= 1
         return answers
 
@@ -181,6 +184,11 @@ class Node:
         self._connect = connect
         self._idle: Idle[Link] = Idle(keep)
 
+    @property
+    def is_in_touch(self) -> bool:
+        """Whether there are connections that worked when they were last used."""
+        return bool(len(self._idle))
+
     @contextmanager
     def link(self) -> Iterator[Link]:
         """A connection for this block alone."""
@@ -195,11 +203,16 @@ class Node:
         return self._idle.take() or Link(self.address, self._connect(self.address))
 
     def give_back(self, link: Link) -> None:
-        """Keep *link* for the next one, unless something is left unanswered or there are enough."""
-        if link.is_clean:
+        """Keep *link* for the next one, unless there are enough.
+
+        If something is left unanswered, or the server has become a replica, none of the idle ones is kept either: what
+        broke this one may have broken those, and a name or a proxy may lead elsewhere next time.
+        """
+        if link.is_clean and not link.demoted:
             self._idle.keep(link)
         else:
             link.close()
+            self._idle.clear()
 
     def close(self) -> None:
         """Close the idle connections; those at work are closed when they have done it."""

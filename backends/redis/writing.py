@@ -25,6 +25,8 @@ _BY_SCRIPT_BYTES = 4 * 1024
 _BY_SCRIPT_CHANGES = 4
 _LANES_TOGETHER = 16
 _NOT_DONE = {*ELSEWHERE, LATE, "NOSCRIPT"}
+_LEASE_LEFT = {"MOVED", "ASK"}
+"""What a node answers that has given a lease away with its slot. Nothing can be done under it there any more."""
 _PAUSE = 0.05
 
 
@@ -45,8 +47,12 @@ class Writer:
         """Make the changes; what they survive by the servers that made them. When this raises, what was not done is not
         going to be done any more."""
         survives: set[Survives] = set()
-        for window in windows(changes(self._options.prefix, batch, self._with_large)):
-            self._make(window, survives)
+        try:
+            for window in windows(changes(self._options.prefix, batch, self._with_large)):
+                self._make(window, survives)
+        except Unavailable:
+            self._router.look_for_successors()
+            raise
         return survives
 
     def _make(self, waiting: Sequence[Change], survives: set[Survives]) -> None:
@@ -246,7 +252,8 @@ class _Lane:
         """See to it that what may still be on its way is not carried out any more.
 
         Without its lease it is not. So the lease is taken away, which gives True: then it can be sent again at once. If
-        the server cannot be reached, or has not answered for so long that nothing is won by trying, the lease expires.
+        the server cannot be reached or does not do that, or has not answered for so long that nothing is won by trying,
+        the lease expires.
         """
         lease = self._lease
         if lease is None:
@@ -254,11 +261,14 @@ class _Lane:
         while not isinstance(error, driver.TimeoutError) and time.monotonic() < lease.gone_at:
             try:
                 with self.node.link() as other:
-                    return self._went_well(other.call([(b"DEL", lease.name)]))
+                    (answer,) = other.call([(b"DEL", lease.name)])
+                if not isinstance(answer, Exception) or code_of(answer) in _LEASE_LEFT:
+                    return True
             except driver.BusyLoadingError:
                 return False  # the server that was to do it is no more: this one has just started
             except (driver.RedisError, Unavailable):
-                time.sleep(_PAUSE)
+                pass
+            time.sleep(_PAUSE)
         time.sleep(max(0.0, lease.gone_at - time.monotonic()))
         return False
 

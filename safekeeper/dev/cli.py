@@ -11,6 +11,7 @@ from typing import Annotated, Protocol
 
 import typer
 
+from safekeeper.dev.process import DevError
 from safekeeper.errors import BadUrl
 
 app = typer.Typer(help="Start real servers to try backends on.", no_args_is_help=True)
@@ -75,6 +76,11 @@ def hdfs(
 @contextmanager
 def _folder(given: Path | None) -> Iterator[Path]:
     """The folder that was *given*, or one that is gone afterwards."""
+    if given is not None:
+        try:
+            given.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DevError(f"{given}: {error.strerror}: choose another --folder") from error
     with tempfile.TemporaryDirectory(prefix="safekeeper-") as scratch:
         yield (given or Path(scratch)).absolute()
 

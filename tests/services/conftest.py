@@ -159,6 +159,10 @@ class Proxy:
         """Break the connections as soon as the server answers anything, and let nobody connect again."""
         self._answers = False
 
+    def lead_to(self, port):
+        """Connections that are made from now on go to another server."""
+        self._target = port
+
     def _accept(self):
         with suppress(OSError):
             while True:

@@ -11,6 +11,7 @@ import pytest
 
 import safekeeper
 from safekeeper import Batch, CheckpointId, Unavailable
+from safekeeper.dev import cli as dev_cli
 from safekeeper.dev.hbase import POM
 from safekeeper.dev.jars import fetch_jars
 from safekeeper.dev.process import DevError
@@ -66,14 +67,21 @@ def test_a_server_ends_with_whoever_started_it_however_that_ends(dev):
     wait_until_nobody_listens(url)
 
 
-def test_data_stays_in_the_folder_that_was_given(dev, tmp_path):
+@pytest.mark.parametrize("arguments", (["redis"], ["redis", "--cluster"]), ids=" ".join)
+def test_data_stays_in_the_folder_that_was_given(dev, tmp_path, arguments):
     for expected, value in ((None, b"1"), (b"1", b"2")):
-        process, url = dev("redis", "--folder", str(tmp_path))
+        process, url = dev(*arguments, "--folder", str(tmp_path))
         with safekeeper.open(url) as store:
             assert store.read([A]) == [expected]
             store.write(Batch({A: value}))
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("kind", ("redis", "hbase", "hdfs"))
+def test_a_folder_that_cannot_be_made_is_one_clear_line(kind):
+    with pytest.raises(DevError, match=r"^/proc/nowhere: No such file or directory: choose another --folder$"):
+        dev_cli.app([kind, "--folder", "/proc/nowhere"], standalone_mode=False)
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path):

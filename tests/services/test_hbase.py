@@ -99,6 +99,15 @@ class TestCalls:
         many = Batch({CheckpointId("g", b"%d" % n): bytes(500) for n in range(1000)})
         assert count(lambda: store.write(many)) == {"mutateRowsTs": 1}
 
+    def test_a_delete_of_many_is_few_calls_and_reads_nothing_where_no_value_is_large(self, store, count):
+        ids = [CheckpointId("g", b"%d" % n) for n in range(500)]
+        store.write(Batch(dict.fromkeys(ids, bytes(500))))
+        batch = Batch()
+        for id in ids:
+            batch.delete(id)
+        looking = {"scannerOpenWithScan": 1, "scannerGetList": 1, "scannerClose": 1}
+        assert count(lambda: store.write(batch)) == {**looking, "mutateRowsTs": 1}
+
     def test_many_ids_are_read_in_few_calls(self, store, count):
         ids = [CheckpointId(f"g{n % 7}", b"%d" % n) for n in range(1000)]
         store.write(Batch({id: id.key for id in ids}))
@@ -149,6 +158,24 @@ class TestConnections:
                 call()
                 breaking.join()
         assert store.read([A]) == [b"3"]
+
+    def test_after_a_time_out_idle_connections_are_not_tried_one_by_one(self, store, hbase_behind):
+        """A network that forgets connections in silence forgets all that were idle."""
+        store.write(Batch({A: b"1"}))
+        proxy, url = hbase_behind(timeout=2)
+        with safekeeper.open(url) as behind, ThreadPoolExecutor(4) as pool:
+            barrier = threading.Barrier(4)
+
+            def at_once(ask):
+                barrier.wait()
+                return ask
+
+            list(pool.map(lambda _: behind._table._connections.run(at_once), range(4)))
+            proxy.hold()
+            with pytest.raises(Unavailable, match="did not answer in time"):
+                behind.read([A])
+            proxy.let_others_through()
+            assert behind.read([A]) == [b"1"]
 
     def test_there_are_never_more_connections_than_were_given(self, store, hbase_behind):
         store.write(Batch({A: b""}))  # while the table is missing, every answer is an error, and ends its connection

@@ -7,7 +7,7 @@ import pytest
 import safekeeper
 from safekeeper import Batch, CheckpointId, Corruption, Unavailable
 from safekeeper.backends.hbase import table as change
-from safekeeper.backends.hbase.layout import HEAD, PART, locate
+from safekeeper.backends.hbase.layout import CHECKPOINT, HEAD, PART, locate
 
 A = CheckpointId("g", b"a")
 GROUP = locate("g")
@@ -39,7 +39,7 @@ def delete(store, id):
 
 
 @pytest.mark.parametrize("replaced_by", (NEW, b"small", None), ids=("large", "small", "nothing"))
-@pytest.mark.parametrize("who", ("the writer", "a reader"))
+@pytest.mark.parametrize("who", ("the writer", "a reader", "a stranger"))
 def test_the_parts_of_a_replaced_value_are_removed(store, hbase_url, rows, replaced_by, who):
     store.write(Batch({A: OLD}))
     assert [len(some) for some in rows()] == [1, 2]
@@ -50,7 +50,29 @@ def test_the_parts_of_a_replaced_value_are_removed(store, hbase_url, rows, repla
         replacing.write(Batch({A: replaced_by})) if replaced_by is not None else delete(replacing, A)
     assert store.read([A]) == [replaced_by]
     ids, parts = rows()
-    assert (len(ids), len(parts)) == {NEW: (1, 3), b"small": (1, 0), None: (0, 0)}[replaced_by]
+    left_to_the_sweeper = 2 if (who, replaced_by) == ("a stranger", b"small") else 0
+    assert (len(ids), len(parts)) == {NEW: (1, 3), b"small": (1, left_to_the_sweeper), None: (0, 0)}[replaced_by]
+
+
+def test_deletes_sweep_too(store, hbase_url, rows):
+    store.write(Batch({A: OLD, CheckpointId("g", b"b"): b"small"}))
+    with safekeeper.open(hbase_url) as stranger:
+        stranger.write(Batch({A: b"small"}))
+        assert len(rows()[1]) == 2
+        stranger._sweeper._after = 0
+        delete(stranger, CheckpointId("g", b"b"))
+    assert [len(some) for some in rows()] == [1, 0]
+
+
+@pytest.mark.parametrize("value", (NEW, None), ids=("replaced", "deleted"))
+def test_a_damaged_value_can_be_replaced_and_deleted(store, rows, value):
+    store.write(Batch({A: b"small", CheckpointId("g", b"b"): OLD}))
+    row = locate("g").row(b"a")
+    store._table.write([change.put(row, {CHECKPOINT: b"\1damaged"})], store._clock.next())
+    with pytest.raises(Corruption):
+        store.read([A])
+    store.write(Batch({A: value})) if value is not None else delete(store, A)
+    assert store.read([A]) == [value]
 
 
 def test_parts_are_no_keys_and_make_no_group(store, rows):

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import safekeeper
-from safekeeper import MAX_VALUE_BYTES, Batch, CheckpointId, Corruption, Survives
+from safekeeper import MAX_VALUE_BYTES, Batch, CheckpointId, Corruption, Survives, Unavailable
 from safekeeper.dev.redis import RedisServer
 
 A, B = CheckpointId("g", b"a"), CheckpointId("g", b"b")
@@ -266,6 +266,21 @@ class TestConnections:
             breaking.start()
             assert behind.read([A]) == [b"value"]
             breaking.join()
+
+    def test_after_a_time_out_idle_connections_are_not_tried_one_by_one(self, redis_always, store, url, proxy_to):
+        """A network that forgets connections in silence forgets all that were idle."""
+        proxy = proxy_to(redis_always)
+        store.write(Batch({A: b"value"}))
+        with safekeeper.open(f"{proxy.url}?prefix={url.partition('prefix=')[2]}&timeout=2") as behind:
+            node = behind._router.node_of(0)
+            links = [node.take() for _ in range(4)]
+            for link in links:
+                node.give_back(link)
+            proxy.hold()
+            with pytest.raises(Unavailable, match="did not answer in time"):
+                behind.read([A])
+            proxy.let_others_through()
+            assert behind.read([A]) == [b"value"]
 
     def test_idle_connections_are_kept_up_to_the_number_that_was_given(self, redis_always, fresh, client):
         before = client.info("clients")["connected_clients"]

@@ -7,8 +7,9 @@ from contextlib import ExitStack
 import pytest
 
 import safekeeper
-from safekeeper import Batch, CheckpointId, SafekeeperError
-from safekeeper.dev.redis import RedisCluster
+from safekeeper import Batch, CheckpointId, SafekeeperError, Unavailable
+from safekeeper.dev.process import free_port
+from safekeeper.dev.redis import RedisCluster, RedisServer
 
 GROUP = "g"  # bucket 97
 SMALL, LARGE = CheckpointId(GROUP, b"small"), CheckpointId(GROUP, b"large")
@@ -153,3 +154,59 @@ def test_a_cluster_of_which_a_node_is_gone_says_so_and_recovers(tmp_path, fresh)
                 except SafekeeperError:
                     assert time.monotonic() < give_up
             assert store.read(ids) == [b"after"] * 50
+
+
+@pytest.mark.parametrize("masters", (1, 3))
+def test_a_handle_finds_the_replica_that_has_taken_the_place_of_its_master(tmp_path, fresh, masters):
+    """By itself where a majority of masters is left to elect it, else by hand."""
+    settings = {"appendonly": "yes", "appendfsync": "always", "cluster_node_timeout": "1000"}
+    with (
+        RedisCluster(tmp_path, masters=masters, **settings) as cluster,
+        RedisServer(tmp_path / "replica", cluster_enabled="yes", cluster_port=str(free_port()), **settings) as replica,
+        replica.client() as client,
+    ):
+        make_replica(client, cluster.nodes[-1])
+        ids = [CheckpointId(f"group{n}", b"key") for n in range(50)]
+        with safekeeper.open(fresh(cluster, timeout=2)) as store:
+            store.write(Batch(dict.fromkeys(ids, b"before")))
+            wait_for(lambda: in_step(client, cluster.nodes[-1]))
+            cluster.nodes[-1].kill()
+            if masters == 1:
+                client.execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+            wait_for(lambda: works(lambda: store.read(ids)))
+            assert store.read(ids) == [b"before"] * 50
+            wait_for(lambda: works(lambda: store.write(Batch(dict.fromkeys(ids, b"after")))))
+            assert store.read(ids) == [b"after"] * 50
+
+
+def make_replica(client, master):
+    """Make the server of *client* a replica of *master*, and return when it has its data and the master knows it."""
+    with master.client() as of_master:
+        name = of_master.execute_command("CLUSTER", "MYID")
+        bus_port = of_master.config_get("cluster-port")["cluster-port"]
+        client.execute_command("CLUSTER", "MEET", "127.0.0.1", master.port, bus_port)
+        wait_for(lambda: name in client.execute_command("CLUSTER", "NODES"))
+        client.execute_command("CLUSTER", "REPLICATE", name)
+        wait_for(lambda: client.info("replication").get("master_link_status") == "up")
+        wait_for(lambda: any(len(servers) == 2 for _, _, *servers in of_master.execute_command("CLUSTER", "SLOTS")))
+
+
+def in_step(replica, master):
+    with master.client() as of_master:
+        offset = of_master.info("replication")["master_repl_offset"]
+    return replica.info("replication")["slave_repl_offset"] >= offset
+
+
+def works(call):
+    try:
+        call()
+    except Unavailable:
+        return False
+    return True
+
+
+def wait_for(condition):
+    give_up = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < give_up, "it never happened"
+        time.sleep(0.02)

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -133,6 +134,35 @@ def test_a_write_whose_connection_breaks_is_made_again_where_its_lease_can_be_ta
         assert store.read([A]) == [late]
         store.write(Batch({A: b"newer"}))
         let_it_arrive(sent)
+        assert store.read([A]) == [b"newer"]
+
+
+@pytest.fixture
+def login(redis_always):
+    """A user who may not delete keys but by a script."""
+    rights = ["+@read", "+@write", "+@transaction", "+@scripting", "-del"]
+    with redis_always.client() as client:
+        client.acl_setuser("user", enabled=True, reset=True, passwords=["+p"], keys=["*"], commands=rights)
+        yield "user:p@"
+        client.acl_deluser("user")
+
+
+def test_a_lease_that_cannot_be_taken_away_has_to_expire(store, proxy, login, let_it_arrive):
+    url = f"{proxy.url}?prefix={store._options.prefix}&timeout={TIMEOUT}"
+    with safekeeper.open(url.replace("://", f"://{login}")) as behind:
+        while True:
+            behind.write(Batch({A: b"first"}))
+            proxy.hold()
+            breaking = threading.Thread(target=lambda: (proxy.wait_for_held(), proxy.let_others_through(), proxy.cut()))
+            breaking.start()
+            with suppress(Unavailable):
+                behind.write(Batch({A: b"late"}))
+            breaking.join()
+            if b"EVALSHA" in proxy.held:
+                break
+            proxy.release()  # as in `give_up_on`
+        store.write(Batch({A: b"newer"}))
+        let_it_arrive("evalsha")
         assert store.read([A]) == [b"newer"]
 
 

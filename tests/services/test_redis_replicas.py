@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -24,11 +25,15 @@ def master_and_replica(folder, program="redis-server", of_replica=SYNCED):
         RedisServer(folder / "replica", program=program, replicaof=f"127.0.0.1 {master.port}", **of_replica) as replica,
         replica.client() as client,
     ):
-        give_up = time.monotonic() + 60
-        while client.info("replication")["master_link_status"] != "up":
-            assert time.monotonic() < give_up, "the replica did not find its master"
-            time.sleep(0.02)
+        wait_until_in_touch(client)
         yield master, replica
+
+
+def wait_until_in_touch(replica):
+    give_up = time.monotonic() + 60
+    while replica.info("replication")["master_link_status"] != "up":
+        assert time.monotonic() < give_up, "the replica did not find its master"
+        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +106,29 @@ def test_what_was_acknowledged_is_on_the_replica_when_the_master_is_lost_for_goo
         prefix = url.partition("prefix=")[2].partition("&")[0]
         with safekeeper.open(f"{replica.url}?prefix={prefix}") as store:
             assert acknowledged <= int(store.read([A])[0] or b"0") <= acknowledged + 1
+
+
+def test_a_handle_leaves_a_master_that_became_a_replica_and_follows_the_name_that_led_to_it(tmp_path, fresh, proxy_to):
+    """Also with connections that were idle when it happened."""
+    with master_and_replica(tmp_path) as (master, replica), master.client() as old, replica.client() as new:
+        proxy = proxy_to(master)
+        url = fresh(master, replicas=1, timeout=30).replace(str(master.port), str(proxy.port))
+        with safekeeper.open(url) as store, ThreadPoolExecutor(4) as pool:
+            barrier = threading.Barrier(4)
+
+            def write(number):
+                barrier.wait()
+                store.write(Batch({CheckpointId("g", b"%d" % number): b"before"}))
+
+            list(pool.map(write, range(4)))
+            new.replicaof("NO", "ONE")
+            old.replicaof("127.0.0.1", replica.port)
+            wait_until_in_touch(old)
+            proxy.lead_to(replica.port)
+            with pytest.raises(Unavailable, match="is a read-only replica"):
+                store.write(Batch({A: b"after"}))
+            store.write(Batch({A: b"after"}))
+            assert store.read([A, CheckpointId("g", b"0")]) == [b"after", b"before"]
 
 
 @pytest.mark.parametrize(

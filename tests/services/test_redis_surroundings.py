@@ -238,6 +238,21 @@ def test_a_user_needs_the_rights_that_the_message_says(admin, guarded, fresh, ri
             write(url)
 
 
+def test_a_user_of_a_cluster_needs_the_rights_that_the_documentation_says(redis_cluster, fresh):
+    rights = ["+@read", "+@write", "+@transaction", "+@scripting", "+info", "+cluster|slots", "+asking"]
+    with ExitStack() as stack:
+        clients = [stack.enter_context(node.client()) for node in redis_cluster.nodes]
+        for client in clients:
+            client.acl_setuser("user", enabled=True, reset=True, passwords=["+p"], keys=["test-*"], commands=rights)
+        ids = [CheckpointId(f"group{n}", b"key") for n in range(20)]
+        with safekeeper.open(fresh(redis_cluster).replace("://", "://user:p@")) as store:
+            store.write(Batch(dict.fromkeys(ids, b"value")))
+            assert store.read(ids) == [b"value"] * 20
+            assert {*store.groups()} == {id.group for id in ids}
+        for client in clients:
+            client.acl_deluser("user")
+
+
 def test_a_server_in_protected_mode_is_one_clear_line(tmp_path):
     """It lets in everybody from its own loopback address, so this takes a network of its own with one more address."""
     script = textwrap.dedent(f"""

@@ -12,7 +12,7 @@ from safekeeper.backends.hbase.layout import (
     decode,
     encode,
     group_of,
-    holds_head_of,
+    head_in,
     locate,
     split,
     write_id_of,
@@ -62,9 +62,10 @@ def test_every_write_of_a_large_value_has_parts_of_its_own():
     assert set(one.rows(GROUP)).isdisjoint(other.rows(GROUP))
     assert decode(GROUP, b"k", one.encode()) == one
     assert check(GROUP, b"k", one.checksum, b"".join(parts)) == value
-    assert holds_head_of(one.encode(), one.write_id)
-    assert not holds_head_of(other.encode(), one.write_id)
-    assert not holds_head_of(encode(GROUP, b"k", one.write_id), one.write_id)
+    assert head_in(one.encode()) == one
+    assert head_in(other.encode()) == other
+    for cell in (encode(GROUP, b"k", bytes(18)), one.encode()[:-1], one.encode() + b"\0", b""):
+        assert head_in(cell) is None
 
 
 @pytest.mark.parametrize(

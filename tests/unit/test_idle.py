@@ -15,14 +15,23 @@ class Line:
         self.closed = True
 
 
-def test_the_one_that_was_used_last_is_used_next_and_a_broken_one_is_closed():
-    idle, first, broken = Idle(5), Line(), Line(good=False)
+def test_the_one_that_was_used_last_is_used_next():
+    idle, first, last = Idle(5), Line(), Line()
     idle.keep(first)
-    idle.keep(broken)
+    idle.keep(last)
+    assert idle.take() is last
     assert idle.take() is first
-    assert broken.closed
     assert idle.take() is None
     assert not first.closed
+
+
+def test_when_one_has_gone_bad_those_that_were_idle_for_longer_are_not_asked_one_by_one():
+    idle, older, broken = Idle(5), Line(), Line(good=False)
+    older.is_good = None  # asking would fail
+    idle.keep(older)
+    idle.keep(broken)
+    assert idle.take() is None
+    assert (older.closed, broken.closed) == (True, True)
 
 
 def test_no_more_are_kept_than_was_asked_for():

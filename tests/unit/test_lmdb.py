@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import lmdb
 import pytest
 
 import safekeeper
-from safekeeper import BadUrl, Batch, CheckpointId, Corruption, Survives
+from safekeeper import BadUrl, Batch, CheckpointId, Corruption, Survives, Unavailable
 from safekeeper.testing.peer import Peer
 
 A = CheckpointId("g", b"a")
@@ -76,24 +77,40 @@ def test_a_map_that_another_process_has_enlarged_is_followed(url):
         assert peer.read([A]) == [b"small again"]
 
 
-READER = """
+READERS = """
 import lmdb, sys, time
-transaction = lmdb.open(sys.argv[1], readonly=True).begin()
-transaction.get(b"g\\0a")
+environment = lmdb.open(sys.argv[1], readonly=True)
+transactions = [environment.begin() for _ in range(int(sys.argv[2]))]
+transactions[0].get(b"g\\0a")
 print("reading", flush=True)
 time.sleep(600)
 """
 
 
+def readers(root, number):
+    """A process with so many read transactions that do not end."""
+    process = subprocess.Popen([sys.executable, "-c", READERS, root, str(number)], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"reading\n"
+    return process
+
+
 def test_a_reader_that_was_killed_does_not_make_the_store_grow(url, root):
     with safekeeper.open(f"{url}?map-size=4M") as store:
         store.write(Batch({A: bytes(100_000)}))
-        with subprocess.Popen([sys.executable, "-c", READER, root], stdout=subprocess.PIPE) as reader:
-            assert reader.stdout.readline() == b"reading\n"
-            reader.send_signal(signal.SIGKILL)
+        with readers(root, 1) as process:
+            process.kill()
         for _ in range(200):
             store.write(Batch({A: os.urandom(100_000)}))
         assert (root / "data.mdb").stat().st_size <= 4 << 20
+
+
+def test_readers_that_were_killed_do_not_keep_their_places(store, root):
+    store.write(Batch({A: b"1"}))
+    with readers(root, 1024) as process:
+        with pytest.raises(Unavailable, match="1024 reads are going on in all processes: try again"):
+            store.read([A])
+        process.kill()
+    assert store.read([A]) == [b"1"]
 
 
 def test_names_at_the_limit_and_beyond_it_stay_apart(store, url):
@@ -158,6 +175,39 @@ with safekeeper.open(url) as store:
     for thread in threads: thread.join()
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_a_child_that_forks_itself_goes_on_with_the_store(url):
+    """A worker of a pre-forking server that has children of its own."""
+    program = f"""
+import os, warnings, safekeeper
+from safekeeper import Batch, CheckpointId
+warnings.simplefilter("ignore", DeprecationWarning)
+def go_on(depth):
+    id = CheckpointId("g", b"%d" % depth)
+    with safekeeper.open({url!r}) as store:
+        store.write(Batch({{id: b"before"}}))
+        if depth:
+            child = os.fork()
+            if not child:
+                try:
+                    go_on(depth - 1)
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            assert os.waitpid(child, 0)[1] == 0
+        assert store.read([id]) == [b"before"]
+        store.write(Batch({{id: b"after"}}))
+go_on(3)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], start_new_session=True) as parent:
+        try:
+            assert parent.wait(60) == 0
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(parent.pid, signal.SIGKILL)
+    with safekeeper.open(url) as store:
+        assert store.read([CheckpointId("g", b"%d" % depth) for depth in range(4)]) == [b"after"] * 4
 
 
 def test_sync_belongs_to_the_store(url, root):
