@@ -4,8 +4,8 @@
 
 Small records, each synced to disk before the next, from one thread; and values of 64 MiB, on one replica and on three.
 The peer is a few lines of Java (`HdfsRaw.java`) without Python in its loop: an open file, `write`, `hsync`; for a value
-one file of one block, or the same chunk files as ours, written by as many threads. It keeps no index, no checksums and
-no order. A cluster of three DataNodes is started for it on loopback.
+one file of one block, or the same chunk files as ours, written by as many threads; blocks are synced when they end, as
+ours are. It keeps no index, no checksums and no order. A cluster of three DataNodes is started for it on loopback.
 
 Also counted: the files and the calls to the NameNode for 1,000 small writes.
 """
@@ -151,7 +151,6 @@ def _calls(cluster: HdfsCluster) -> dict[str, int]:
 def main() -> None:
     """Run the benchmark as the command line says."""
     parser = argparse.ArgumentParser(description="What hdfs: costs on top of the raw Java client.")
-    parser.add_argument("--quick", action="store_true", help="two rounds, to see that it works")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.5, help="how long a round of records takes")
     parser.add_argument("--values", type=int, default=1, help="how many values a round writes")
@@ -159,8 +158,6 @@ def main() -> None:
     parser.add_argument("--only", default="records,values")
     parser.add_argument("--quick", action="store_true", help="one replica, for a look")
     given = parser.parse_args()
-    if given.quick:
-        given.rounds = 2
     if given.quick:
         given.rounds, given.seconds, given.values, given.replicas = 3, 0.5, 1, "1"
     with tempfile.TemporaryDirectory() as scratch:
