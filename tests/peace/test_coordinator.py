@@ -432,6 +432,21 @@ def test_whoever_says_nothing_is_hung_up_on(start, monkeypatch):
         assert connection.recv(1) == b""
 
 
+def test_there_are_only_so_many_strangers_at_a_time(start, monkeypatch):
+    monkeypatch.setattr(coordinator_module, "MOST_STRANGERS", 2)
+    coordinator = start.coordinator()
+    known = start.writer(coordinator)
+    assert known.segment(3).favoured
+    with ExitStack() as stack:
+        address = ("127.0.0.1", coordinator.port)
+        strangers = [stack.enter_context(socket.create_connection(address, 60)) for _ in range(2)]
+        assert all(receive(stranger, peace_wire.HELLO_BYTES) for stranger in strangers)
+        with socket.create_connection(address, 60) as one_more:
+            assert receive(one_more, 1) is None
+        assert known.segment(3).favoured
+    eventually(lambda: start.writer(coordinator).segment(3).favoured)
+
+
 def test_another_writers_turn_cannot_be_ended(raw, start):
     coordinator, connection, seal = raw
     with start.writer(coordinator).chunks(1, 3, "g") as turns, turns.take():
