@@ -4,8 +4,8 @@
 
 Small records, each synced to disk before the next, from one thread; and values of 64 MiB, on one replica and on three.
 The peer is a few lines of Java (`HdfsRaw.java`) without Python in its loop: an open file, `write`, `hsync`; for a value
-one file of one block, or the same chunk files as ours, written by as many threads. It keeps no index, no checksums and
-no order. A cluster of three DataNodes is started for it on loopback.
+one file of one block, or the same chunk files as ours, written by as many threads; blocks are synced when they end, as
+ours are. It keeps no index, no checksums and no order. A cluster of three DataNodes is started for it on loopback.
 
 Also counted: the files and the calls to the NameNode for 1,000 small writes.
 """

@@ -36,6 +36,8 @@ PATIENCE_SECONDS = 4.0
 """A writer that waits hears something at least four times in so long, and takes the coordinator for dead after it."""
 
 HANDSHAKE_SECONDS = 5.0
+MOST_STRANGERS = 256
+"""How many connections may be open whose peer has not shown yet that it knows the secret."""
 MOST_REQUESTS = 1024
 """How many requests of one connection may be open."""
 _MOST_UNSENT_BYTES = 1 << 20  # a peer that reads nothing while so much is to be sent is hung up on
@@ -189,6 +191,9 @@ class Coordinator:
     async def _connected(self, reader: asyncio.StreamReader, stream: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if len(self._tasks) - len(self._writers) >= MOST_STRANGERS:  # the process has other uses for its files
+            stream.transport.abort()
+            return
         self._tasks.add(task)
         try:
             await self._converse(reader, stream)

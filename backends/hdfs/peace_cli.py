@@ -12,7 +12,7 @@ import typer
 
 from safekeeper.backends.hdfs.network import WIRE_CAPACITY
 from safekeeper.backends.hdfs.peace_options import SECRET_VARIABLE, host_and_port, read_secret
-from safekeeper.backends.hdfs.topology import Topology, link_capacity
+from safekeeper.backends.hdfs.topology import BadTopology, Topology, link_capacity
 from safekeeper.errors import BadUrl
 from safekeeper.registry import Url
 
@@ -39,8 +39,12 @@ def serve(
     """
     from safekeeper.backends.hdfs.serving import serve as serve_hdfs
 
-    if wire_rate and link_rate:
+    if wire_rate is not None or link_rate is not None:
+        if not (wire_rate and link_rate and wire_rate > 0 and link_rate > 0) or link is not None:
+            raise BadTopology("give --wire-rate and --link-rate together, both above 0, or else --link")
         link = link_capacity(link_rate, wire_rate, wire)
+    if topology is not None and (link is not None or wire != WIRE_CAPACITY):
+        raise BadTopology(f"capacities are in {topology} or on the command line, not in both")
     known = Topology(wire=wire, link=link) if topology is None else Topology.load(topology)
     host, port = host_and_port(listen)
     stop = threading.Event()

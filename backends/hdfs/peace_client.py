@@ -206,7 +206,7 @@ class _Connection:
         return number
 
     def end(self, number: int) -> None:
-        """Nothing more is wanted for a request, nor of it, unless others wait for turns that it has used."""
+        """Nothing more is wanted for a request, nor of it, unless it has used turns that others wait for instead."""
         with self.changed:
             turns = self._requests[number]
             turns.ended = True
@@ -214,7 +214,7 @@ class _Connection:
             if all(other.ended for other in alike.values()):
                 over, unused = list(alike), list(self.granted.pop(turns.kind, ()))
             else:
-                over, unused = [] if turns.ungranted and not turns.untaken else [number], []
+                over, unused = [] if turns.ungranted > turns.untaken else [number], []
             for one in over:
                 del self._requests[one]
         for one in over:

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
 import pytest
 
 from safekeeper.agent.frames import BadFrame
+from safekeeper.backends.hdfs import coordinator as coordinator_module
 from safekeeper.backends.hdfs import peace_client, peace_wire
 from safekeeper.backends.hdfs.coordinator import Coordinator
 from safekeeper.backends.hdfs.network import Link, Network, Node
@@ -119,6 +121,18 @@ def test_a_thread_that_waits_for_one_requests_turn_does_not_keep_anothers_from_b
             for _ in range(3):
                 second.take().done()
         for _ in range(3):  # also when the one that used its turns has ended
+            with first.take() as turn:
+                assert turn.favoured
+    eventually(lambda: coordinator.status().waiting == coordinator.status().running == 0)
+
+
+def test_a_request_that_ends_early_owes_others_the_turns_that_it_has_used(start):
+    coordinator = start.coordinator(network(wire=1), patience_seconds=60)
+    writer = start.writer(coordinator)
+    with writer.chunks(2, 3, "first") as first:
+        with writer.chunks(2, 3, "second") as second:
+            second.take().done()  # it was granted to the first; the second then fails
+        for _ in range(2):
             with first.take() as turn:
                 assert turn.favoured
     eventually(lambda: coordinator.status().waiting == coordinator.status().running == 0)
@@ -396,6 +410,41 @@ def test_nonsense_ends_its_connection_and_nobody_elses(raw, start, damage):
         while connection.recv(1 << 16):
             pass
         assert other.segment(3).favoured
+
+
+def test_a_writer_that_reads_nothing_is_hung_up_on(raw, start):
+    """Its rack is not known, which it is told, with the name that it gave."""
+    coordinator, connection, seal = raw
+    long_name = Ask("10.9.9.9", "r" * 60_000, 3, 1, "g").encode()
+    frames = (seal.encode(Kind.ASK, number, long_name) for number in range(10_000))
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        deque(map(connection.sendall, frames), maxlen=0)
+    eventually(lambda: coordinator.status().writers == 0)
+    assert start.writer(coordinator).segment(3).favoured
+
+
+def test_whoever_says_nothing_is_hung_up_on(start, monkeypatch):
+    monkeypatch.setattr(coordinator_module, "HANDSHAKE_SECONDS", 0.1)
+    coordinator = start.coordinator()
+    with socket.create_connection(("127.0.0.1", coordinator.port)) as connection:
+        connection.settimeout(60)
+        assert receive(connection, peace_wire.HELLO_BYTES)
+        assert connection.recv(1) == b""
+
+
+def test_there_are_only_so_many_strangers_at_a_time(start, monkeypatch):
+    monkeypatch.setattr(coordinator_module, "MOST_STRANGERS", 2)
+    coordinator = start.coordinator()
+    known = start.writer(coordinator)
+    assert known.segment(3).favoured
+    with ExitStack() as stack:
+        address = ("127.0.0.1", coordinator.port)
+        strangers = [stack.enter_context(socket.create_connection(address, 60)) for _ in range(2)]
+        assert all(receive(stranger, peace_wire.HELLO_BYTES) for stranger in strangers)
+        with socket.create_connection(address, 60) as one_more:
+            assert receive(one_more, 1) is None
+        assert known.segment(3).favoured
+    eventually(lambda: start.writer(coordinator).segment(3).favoured)
 
 
 def test_another_writers_turn_cannot_be_ended(raw, start):

@@ -52,6 +52,7 @@ def test_a_writer_knows_the_address_that_the_name_node_sees():
     assert address_towards("127.0.0.1") == "127.0.0.1"
     assert address_towards(None) == "127.0.0.1"
     assert address_towards("no such host.invalid") == "127.0.0.1"
+    assert address_towards("no such host.invalid", "127.0.0.1") == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -69,8 +70,11 @@ def test_a_coordinator_is_started_only_where_one_is_asked_for_and_none_named(url
         (["serve", "hdfs://nn:8020", "--listen", "7337"], "'7337' is no HOST:PORT"),
         (["serve", "hdfs://nn:8020", "--topology", "nothing.json"], "nothing.json cannot be read"),
         (["serve", "hdfs://nn:8020"], f"set {SECRET_VARIABLE}"),
+        (["serve", "hdfs://nn:8020", "--wire-rate", "10"], "give --wire-rate and --link-rate together, both above 0"),
+        (["serve", "hdfs://nn:8020", "--wire-rate", "0", "--link-rate", "9"], "both above 0, or else --link"),
+        (["serve", "hdfs://nn:8020", "--topology", "t.json", "--link", "2"], "are in t.json or on the command line"),
     ],
-    ids=lambda value: str(value)[:30],
+    ids=lambda value: str(value),
 )
 def test_a_wrong_command_is_an_error_of_one_line(words, problem):
     done = subprocess.run(
