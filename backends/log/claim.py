@@ -98,8 +98,8 @@ def claiming(root: Path, patience: float = 60.0) -> Iterator[Claims]:
     fd = _open_held(root / _CLAIM)
     try:
         _wait_for(fd, root, patience)
-        if os.fstat(fd).st_size < 8 * _WORDS:
-            os.ftruncate(fd, 8 * _WORDS)
+        if (size := os.fstat(fd).st_size) < 8 * _WORDS:
+            os.pwrite(fd, bytes(8 * _WORDS - size), size)  # no hole: to fill one on a full disk is a SIGBUS
         yield Claims(fd, mmap.ACCESS_WRITE)
     finally:
         release(fd)
@@ -142,7 +142,11 @@ def take_seat(root: Path, files: Files) -> Seat:
     files.make_folder(folder)
     lock_fd = _try_lock(folder)
     assert lock_fd is not None, "a folder that nobody knows is locked"
-    _sign(lock_fd)
+    try:
+        _sign(lock_fd)
+    except BaseException:
+        release(lock_fd)
+        raise
     return Seat(folder, epoch, lock_fd)
 
 
@@ -160,10 +164,10 @@ def take_over(folder: Path, files: Files) -> Seat | None:
         files.sync_folder(root)
         for path in root.glob("epoch-*"):
             files.remove(path)
+        _sign(lock_fd)
     except BaseException:
         release(lock_fd)
         raise
-    _sign(lock_fd)
     return Seat(new, epoch, lock_fd, folder)
 
 

@@ -374,9 +374,11 @@ class Store:
     def retire(self, numbers: Iterable[int]) -> None:
         """Forget segments, with the lock held; their files are closed when nobody reads them any more."""
         for number in numbers:
-            segment = self.state.segments.pop(number)
-            self.state.counts.pop(number)
+            segment = self.state.segments.pop(number, None)
+            self.state.counts.pop(number, None)
             self._open.pop(number, None)
+            if segment is None:
+                continue
             segment.retired = True
             if not segment.pins:
                 segment.close()

@@ -96,11 +96,17 @@ def walk(segment: Segment, entry: SegmentEntry, durable: int) -> Iterator[Found 
         if met.complete and entry.end is not None:
             return
         behind = list(blocks_behind(segment, offset))
-        if entry.end is None and max([durable, *(header.synced for _, header in behind)]) <= sequence:
-            return
+        if entry.end is None:
+            confirmed = max([durable, *(header.synced for _, header in behind)])
+            if confirmed > sequence:  # or its writer lives, and went on meanwhile
+                met = scan(segment, offset, None, sequence)
+                yield met.found
+                offset, sequence = met.end, met.sequence
+            if confirmed <= sequence:
+                return
         header = decode_block(segment.read(BLOCK.size, offset), segment.nonce, offset)
         yield BadBlock(offset, header, segment.read(header.size, offset) if header else b"")
-        following = [start for start, _ in behind if header is None or start >= offset + header.size]
+        following = [start for start, _ in behind if start >= offset + (header.size if header else BLOCK.size)]
         if not following:
             return
         offset = min(following)
