@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 from typing import Final, Self
 
 from safekeeper.backends.log.files import Files
@@ -37,6 +38,7 @@ _WORDS: Final = 4
 _MASK: Final = (1 << 64) - 1
 
 _held: set[int] = set()
+_changing = RLock()  # nobody forks between opening a file and noting it, or between forgetting and closing it
 
 
 def _close_in_child() -> None:
@@ -46,6 +48,7 @@ def _close_in_child() -> None:
     _held.clear()
 
 
+os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release)
 os.register_at_fork(after_in_child=_close_in_child)
 
 
@@ -188,8 +191,9 @@ def is_abandoned(folder: Path) -> bool:
 
 def release(fd: int) -> None:
     """Give a lock back."""
-    _held.discard(fd)
-    os.close(fd)
+    with _changing:
+        _held.discard(fd)
+        os.close(fd)
 
 
 def _try_lock(folder: Path) -> int | None:
@@ -217,8 +221,9 @@ def _sign(lock_fd: int) -> None:
 
 
 def _open_held(path: Path) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    _held.add(fd)
+    with _changing:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        _held.add(fd)
     return fd
 
 

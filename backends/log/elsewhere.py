@@ -45,6 +45,7 @@ def compare(root: Root, store: Store, table: IndexTable) -> Elsewhere:
     settled = all(other.is_settled() for other in others)  # before they are caught up with
     views = [view for view in root.look(lambda store, _: store.view_all()) if view.store is not store]
     known = settled and {view.store for view in views} == {*others}
+    known = known and all(other.manifest_is_durable() for other in others)  # or what is gone from it may come back
     replaced, hiding = nothing.replaced, np.full(len(table), not known)
     with ExitStack() as files:
         with store.lock:

@@ -108,7 +108,9 @@ def find_manifest(folder: Path, head: Head | None) -> Manifest | None:
     if manifest is None:
         sizes = [path.stat().st_size for path in folder.glob("*.segment")]
         if (head and head.generation) or any(size > SEGMENT_HEAD.size for size in sizes):
-            raise Corruption(f"{folder / NAME}: offset 0: the manifest is missing")
+            manifest = load_manifest(folder)  # the first one may have come meanwhile
+            if manifest is None:
+                raise Corruption(f"{folder / NAME}: offset 0: the manifest is missing")
     return manifest
 
 

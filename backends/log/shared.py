@@ -119,6 +119,8 @@ _logs: dict[tuple[int, int], Log] = {}
 def _forget_in_child() -> None:
     global _lock
     _lock = Lock()
+    for log in _logs.values():
+        log.root.renew_locks()
     _logs.clear()
 
 
