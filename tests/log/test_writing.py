@@ -96,6 +96,74 @@ os.wait()
             os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("moment", ("opened", "about to be closed"))
+def test_a_child_that_is_forked_while_a_lock_comes_or_goes_does_not_get_it(tmp_path, monkeypatch, moment):
+    children: list[int] = []
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(any(path.endswith("/lock") for path in open_paths()))
+        children.append(child)
+
+    def fork_meanwhile() -> None:
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join(0.3)  # it may have to wait until this is over
+        threads.append(thread)
+
+    threads: list[threading.Thread] = []
+    with LogBackend(tmp_path / "store", None, QuickFiles()) as store, monkeypatch.context() as patch:
+        if moment == "opened":
+            patch.setattr(claim, "os", Interposed(open=lambda *args: (os.open(*args), fork_meanwhile())[0]))
+        put(store, a=b"1")
+        if moment == "about to be closed":
+            patch.setattr(claim, "os", Interposed(close=lambda fd: (fork_meanwhile(), os.close(fd))))
+            store.close()
+    for thread in threads:
+        thread.join()
+    assert threads
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * len(threads)
+
+
+def open_paths() -> list[str]:
+    """What this process has open."""
+    paths = []
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the listing itself
+            paths.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return paths
+
+
+class Interposed:
+    """The module `os` with some of its functions replaced."""
+
+    def __init__(self, **functions: Callable[..., Any]) -> None:
+        self.__dict__.update(functions)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+
+def test_a_listing_in_a_child_that_was_forked_while_somebody_read_ends_with_closed(tmp_path):
+    with LogBackend(tmp_path / "store", None, QuickFiles()) as store:
+        put(store, a=b"1", b=b"2")
+        keys = store.keys("group")
+        next(keys)
+        with store._log.root.own.lock:  # as another thread would hold it for a moment
+            child = os.fork()
+            if child == 0:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(30)
+                try:
+                    next(keys)
+                except Closed:
+                    os._exit(0)
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert set(keys) <= {b"a", b"b"}
+
+
 def test_handles_of_one_root_share_a_writer_however_they_name_it(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "store")
     with LogBackend(tmp_path / "store") as one, LogBackend(tmp_path / "link") as other:
