@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -258,14 +259,17 @@ class _Copy:
             return table
         places, keep = table.places.copy(), np.ones(len(table), bool)
         needed = elsewhere.hiding & ~elsewhere.replaced
-        with self._store.pinned(victims) as segments:
-            for at, place in zip(moving.tolist(), places[moving].tolist(), strict=True):
-                segment, grave = segments[segment_of(place)], bool(place & GRAVE_BIT or elsewhere.replaced[at])
-                record, sequence = segment.read_as_grave(place) if grave else segment.read_record(place)
-                if grave and not needed[at] and (oldest_dirty is None or sequence < oldest_dirty):
-                    keep[at] = False
-                    continue
-                places[at] = self._append(record, sequence, grave)
+        for number, entries in groupby(moving.tolist(), lambda at: segment_of(int(table.places[at]))):
+            with self._store.pinned([number]) as segments:  # one at a time: there may be more than a process may open
+                for at in entries:
+                    place = int(table.places[at])
+                    grave = bool(place & GRAVE_BIT or elsewhere.replaced[at])
+                    segment = segments[number]
+                    record, sequence = segment.read_as_grave(place) if grave else segment.read_record(place)
+                    if grave and not needed[at] and (oldest_dirty is None or sequence < oldest_dirty):
+                        keep[at] = False
+                        continue
+                    places[at] = self._append(record, sequence, grave)
         self._seal()
         return replace(table, places=places).only(keep)
 

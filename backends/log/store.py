@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -369,10 +370,21 @@ class Store:
         if segment.fd >= 0:
             return
         if len(self._open) >= _MOST_OPEN:
-            for number in [number for number, other in self._open.items() if not other.pins][: _MOST_OPEN // 4]:
-                self._open.pop(number).close()
-        segment.open()
+            self._close_unpinned(_MOST_OPEN // 4)
+        try:
+            segment.open()
+        except OSError as error:
+            if error.errno != errno.EMFILE or not self._close_unpinned(_MOST_OPEN):
+                raise
+            segment.open()
         self._open[segment.number] = segment
+
+    def _close_unpinned(self, most: int) -> int:
+        """Close files that nobody reads now; how many."""
+        unpinned = [number for number, segment in self._open.items() if not segment.pins][:most]
+        for number in unpinned:
+            self._open.pop(number).close()
+        return len(unpinned)
 
     def retire(self, numbers: Iterable[int]) -> None:
         """Forget segments, with the lock held; their files are closed when nobody reads them any more."""

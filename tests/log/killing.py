@@ -1,4 +1,4 @@
-"""The end of a writer without a word, in this process."""
+"""The end of a writer without a word, and a second one, in this process."""
 
 from safekeeper.backends.log import LogBackend, claim, shared
 
@@ -17,3 +17,8 @@ def kill(store: LogBackend) -> None:
     shared._forget_in_child()
     store._log = None
     store.close()
+
+
+def as_another_process() -> None:
+    """Let the next handle of a root share nothing with those before it, as if it were opened by another process."""
+    shared._forget_in_child()

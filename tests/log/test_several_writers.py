@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import threading
@@ -19,6 +20,7 @@ import safekeeper
 from safekeeper import Batch, CheckpointId, Columns, Conflict, Corruption, Unavailable
 from safekeeper.backend import Damage, Scope
 from safekeeper.backends.log import LogBackend, LogOptions, recovery
+from safekeeper.backends.log.background import Background
 from safekeeper.backends.log.compaction import Compactor
 from safekeeper.backends.log.format import BlockHeader
 from safekeeper.backends.log.scan import blocks_behind
@@ -28,6 +30,7 @@ from safekeeper.testing.peer import Peer
 from .command import run
 from .history import FOREVER, Operation, problem
 from .inside import claim, compact, compact_and_stop, fork_a_child_that_stays, write_and_stop
+from .killing import as_another_process
 from .power import QuickFiles
 from .test_stopped_writer import wait_until_stopped
 
@@ -419,6 +422,28 @@ def fork_a_writer(root: Path, name: str, turn: int) -> int:
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
     return child
+
+
+def test_folders_with_more_segments_than_a_process_may_open_are_compacted(tmp_path, monkeypatch):
+    monkeypatch.setattr(Background, "due", lambda self: False)
+    root, options = tmp_path / "store", LogOptions(segment=4096)
+    with LogBackend(root, options, QuickFiles()) as one:
+        for turn in range(300):
+            put(one, **{f"k{turn}": bytes(2000), f"dead{turn % 2}": bytes(1000)})
+        as_another_process()
+        with LogBackend(root, options, QuickFiles()) as other:
+            for turn in range(0, 300, 2):
+                put(other, **{f"k{turn}": bytes(2000), "filler": bytes(1000)})
+            assert len(list(root.glob("*/*.segment"))) > 400
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 150, hard))
+            try:
+                one.compact()
+                other.compact()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert one.stats().bytes_stored < 1_200_000, "half of what the first one wrote is replaced"
+            assert [get(other, f"k{turn}") for turn in range(300)] == [bytes(2000)] * 300
 
 
 # --- odd moments ------------------------------------------------------------------------------------------------------
