@@ -30,7 +30,7 @@ from safekeeper.testing.peer import Peer
 from .command import run
 from .history import FOREVER, Operation, problem
 from .inside import claim, compact, compact_and_stop, fork_a_child_that_stays, write_and_stop
-from .killing import as_another_process
+from .killing import open_as_another_process
 from .power import QuickFiles
 from .test_stopped_writer import wait_until_stopped
 
@@ -430,8 +430,7 @@ def test_folders_with_more_segments_than_a_process_may_open_are_compacted(tmp_pa
     with LogBackend(root, options, QuickFiles()) as one:
         for turn in range(300):
             put(one, **{f"k{turn}": bytes(2000), f"dead{turn % 2}": bytes(1000)})
-        as_another_process()
-        with LogBackend(root, options, QuickFiles()) as other:
+        with open_as_another_process(root, options, QuickFiles()) as other:
             for turn in range(0, 300, 2):
                 put(other, **{f"k{turn}": bytes(2000), "filler": bytes(1000)})
             assert len(list(root.glob("*/*.segment"))) > 400
