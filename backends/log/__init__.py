@@ -32,7 +32,6 @@ from safekeeper.backend import (
     Survives,
 )
 from safekeeper.backends.local import os_errors_as_unavailable, survives_on, unavailable
-from safekeeper.backends.log.claim import writer_folders
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.salvage import Salvage
@@ -119,10 +118,9 @@ class LogBackend(Backend):
     def verify(self, checked: Callable[[int], object] = lambda _: None) -> Iterator[Damage]:
         self.check_open()
         with os_errors_as_unavailable(self._root):
-            for folder in writer_folders(self._root):
-                for damage in verify(folder, checked):
-                    self.check_open()
-                    yield damage
+            for damage in verify(self._root, checked):
+                self.check_open()
+                yield damage
 
     def salvage(self, checked: Callable[[int], object] = lambda _: None) -> Iterator[Intact | Damage]:
         self.check_open()

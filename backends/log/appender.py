@@ -22,7 +22,7 @@ from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.index import Index
 from safekeeper.backends.log.index_file import IndexTable
 from safekeeper.backends.log.manifest import Manifest, SegmentEntry
-from safekeeper.backends.log.recovery import Counts, State, load
+from safekeeper.backends.log.recovery import State, load
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.segment import Segment
 from safekeeper.backends.log.store import Store
@@ -94,11 +94,14 @@ class Appender:
     def _take(cls, root: Root, seat: Seat) -> Appender:
         """Begin to write in a folder that was just claimed."""
         store = Store(seat.folder, root.options, root.files)
+        appender: Appender | None = None
         try:
             store.begin_writing(_load_or_begin(root, seat))
             appender = cls(root, store, seat.lock_fd, seat.epoch)
             appender._take_over()
         except BaseException:
+            if appender is not None:
+                appender._close_files()
             store.close()
             release(seat.lock_fd)
             raise
@@ -133,11 +136,15 @@ class Appender:
         finally:
             with self._manifest_lock:  # a pass that is still under way shall not touch what others may own from now on
                 self._closed = True
-            self._abandon()
-            if self._spare is not None:
-                os.close(self._spare[0])
+            self._close_files()
             self._root.drop(self._store)
             release(self._lock_fd)
+
+    def _close_files(self) -> None:
+        self._abandon()
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            os.close(spare[0])
 
     # --- appending ----------------------------------------------------------------------------------------------------
 
@@ -168,8 +175,12 @@ class Appender:
         for block in blocks:
             parts += block.parts(segment.nonce, end, self._synced)
             end += block.size
-        seconds = self._write(parts, end) if self._always else self._keep(parts, segment)
-        self.check_not_fenced()
+        try:
+            seconds = self._write(parts, end) if self._always else self._keep(parts, segment)
+            self.check_not_fenced()
+        except BaseException:
+            self._forget_block(segment)
+            raise
         try:
             self._install(blocks, segment, start)
         except BaseException:  # a signal in the middle: what is in the log must be in the index
@@ -225,11 +236,7 @@ class Appender:
                 parts.append(_ZEROS[: min(max(end, _FIRST_AHEAD), room)])
                 self._ahead = end + len(parts[-1])
         started = time.perf_counter()
-        try:
-            self._files.write_synced(self._fd, parts, self._end)
-        except BaseException:
-            self._abandon()
-            raise
+        self._files.write_synced(self._fd, parts, self._end)
         return time.perf_counter() - started
 
     def _keep(self, parts: list[Buffer], segment: Segment) -> float:
@@ -239,6 +246,14 @@ class Appender:
         start, buffer = segment.pending
         buffer[self._end - start :] = b"".join(parts)
         return 0.0
+
+    def _forget_block(self, segment: Segment) -> None:
+        """Give up a block that may or may not be there, whole or not: another one never takes its place."""
+        if self._always:
+            self._abandon()
+        elif segment.pending is not None:
+            start, buffer = segment.pending
+            del buffer[self._end - start :]
 
     def flush(self) -> None:
         """Hand the buffer to the kernel: from then on a killed process loses nothing of it."""
@@ -253,7 +268,9 @@ class Appender:
         self._head.publish(self._flushed, self._synced)
 
     def sync(self) -> None:
-        """Make everything appended so far durable."""
+        """Make everything appended so far durable. Raise `Unavailable` if some of it is lost."""
+        if self._broken is not None:
+            raise Unavailable(self._broken)
         if self._synced == self._appended or self._segment is None:
             return
         self.flush()
@@ -288,21 +305,20 @@ class Appender:
     def _begin_segment(self) -> Segment:
         """Seal the segment and begin the next one, both durably."""
         self.sync()
+        self._abandon()  # first: from the moment the manifest is replaced, and that may fail half-way, it is sealed
         self._spare = self._spare or self.create_segment(0)  # one that was made before the disk was full is used now
         fd, entry = self._spare[0], replace(self._spare[1], sequence=self._synced + 1)
+        segment = Segment(self.folder, entry)
         before = self._store.state.manifest.segments
         self._files.sync_folder(self.folder)
-        self.change_manifest(lambda manifest: _with_segment(self._sealed(manifest), entry))
-        self._abandon()
+        self.change_manifest(
+            lambda manifest: _with_segment(self._sealed(manifest), entry), lambda state: state.begin(segment)
+        )
         self._spare = None
-        self._fd, self._segment = fd, Segment(self.folder, entry)
         self._end = self._ahead = SEGMENT_HEAD.size
-        with self._store.lock:
-            state = self._store.state
-            state.segments[entry.number], state.counts[entry.number] = self._segment, Counts()
-            state.tail = self._end
+        self._fd, self._segment = fd, segment
         self._remove_unused(before)
-        return self._segment
+        return segment
 
     def _remove_unused(self, before: Sequence[SegmentEntry]) -> None:
         """Remove the segment that was open before, if nothing was ever written to it."""
@@ -339,19 +355,36 @@ class Appender:
         if not manifest.segments or manifest.segments[-1].end is not None:
             return manifest
         *others, last = manifest.segments
+        if self._spare is not None and last.number == self._spare[1].number:
+            # It was begun by the last manifest, and then a signal came: the one before is sealed, this one unused.
+            return replace(manifest, segments=tuple(others))
         kept = [replace(last, end=self._end)] if self._end > SEGMENT_HEAD.size else []
         return replace(manifest, segments=(*others, *kept), sequence=max(manifest.sequence, self._synced))
 
-    def change_manifest(self, change: Callable[[Manifest], Manifest]) -> None:
-        """Replace the manifest by what *change* makes of it, durably. If that fails, either of the two may be there."""
+    def change_manifest(
+        self, change: Callable[[Manifest], Manifest], install: Callable[[State], object] = lambda _: None
+    ) -> None:
+        """Replace the manifest by what *change* makes of it, durably, and do to the state what *install* does.
+
+        If that fails, either of the two manifests may be there, and the state goes by the old one. *install* may be
+        called twice.
+        """
         with self._manifest_lock:
             self._check_open()
             self.check_not_fenced()
             manifest = replace(change(self._store.state.manifest), epoch=self.epoch, next=self._next_number)
             manifest = manifest.save(self.folder, self._files)
-            with self._store.lock:
-                self._store.state.manifest = manifest
-            self._head.publish_generation(manifest.generation)
+            try:
+                self._adopt(manifest, install)
+            except BaseException:  # a signal in the middle: what is in the manifest must be in the state
+                self._adopt(manifest, install)
+                raise
+
+    def _adopt(self, manifest: Manifest, install: Callable[[State], object]) -> None:
+        with self._store.lock:
+            install(self._store.state)
+            self._store.state.manifest = manifest
+        self._head.publish_generation(manifest.generation)
 
 
 def _load_or_begin(root: Root, seat: Seat) -> State:

@@ -11,7 +11,7 @@ from safekeeper.backends.log.appender import Appender
 from safekeeper.backends.log.compaction import Compactor, Pace, paced
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.writer import Writer
-from safekeeper.errors import Conflict, SafekeeperError
+from safekeeper.errors import SafekeeperError
 
 _MANY_RECORDS: Final = 100_000
 _OVERDUE: Final = 4  # a pass that is so many times late holds up the writers
@@ -97,7 +97,8 @@ class Background:
                 self._pass(paced(self._store.options.compact_rate, self._sleep))
 
     def _bring_to_disk(self) -> None:
-        with suppress(OSError, Conflict), self._writer.exclusive() as appender:  # the next write tells its caller
+        # If it fails, the next write tells its caller.
+        with suppress(OSError, SafekeeperError), self._writer.exclusive() as appender:
             if self._sync == "interval":
                 appender.sync()
             else:
@@ -109,8 +110,8 @@ class Background:
             self._compactor.run(pace)
             tidy_abandoned(self._root, pace)
             self.problem = ""
-        except (OSError, SafekeeperError) as error:
-            self.problem = str(error)  # shown by `stats`; what was not compacted is still there, and safe
+        except Exception as error:  # whatever it is, the thread goes on: it may be the one that syncs
+            self.problem = str(error) or repr(error)  # shown by `stats`; what was not compacted is there, and safe
 
     def _sleep(self, seconds: float) -> None:
         if self._stopping.wait(seconds):

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 from typing import Final, Self
 
 from safekeeper.backends.log.files import Files
@@ -37,6 +38,7 @@ _WORDS: Final = 4
 _MASK: Final = (1 << 64) - 1
 
 _held: set[int] = set()
+_changing = RLock()  # nobody forks between opening a file and noting it, or between forgetting and closing it
 
 
 def _close_in_child() -> None:
@@ -46,6 +48,7 @@ def _close_in_child() -> None:
     _held.clear()
 
 
+os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release)
 os.register_at_fork(after_in_child=_close_in_child)
 
 
@@ -98,8 +101,8 @@ def claiming(root: Path, patience: float = 60.0) -> Iterator[Claims]:
     fd = _open_held(root / _CLAIM)
     try:
         _wait_for(fd, root, patience)
-        if os.fstat(fd).st_size < 8 * _WORDS:
-            os.ftruncate(fd, 8 * _WORDS)
+        if (size := os.fstat(fd).st_size) < 8 * _WORDS:
+            os.pwrite(fd, bytes(8 * _WORDS - size), size)  # no hole: to fill one on a full disk is a SIGBUS
         yield Claims(fd, mmap.ACCESS_WRITE)
     finally:
         release(fd)
@@ -142,7 +145,11 @@ def take_seat(root: Path, files: Files) -> Seat:
     files.make_folder(folder)
     lock_fd = _try_lock(folder)
     assert lock_fd is not None, "a folder that nobody knows is locked"
-    _sign(lock_fd)
+    try:
+        _sign(lock_fd)
+    except BaseException:
+        release(lock_fd)
+        raise
     return Seat(folder, epoch, lock_fd)
 
 
@@ -160,10 +167,10 @@ def take_over(folder: Path, files: Files) -> Seat | None:
         files.sync_folder(root)
         for path in root.glob("epoch-*"):
             files.remove(path)
+        _sign(lock_fd)
     except BaseException:
         release(lock_fd)
         raise
-    _sign(lock_fd)
     return Seat(new, epoch, lock_fd, folder)
 
 
@@ -184,8 +191,9 @@ def is_abandoned(folder: Path) -> bool:
 
 def release(fd: int) -> None:
     """Give a lock back."""
-    _held.discard(fd)
-    os.close(fd)
+    with _changing:
+        _held.discard(fd)
+        os.close(fd)
 
 
 def _try_lock(folder: Path) -> int | None:
@@ -213,8 +221,9 @@ def _sign(lock_fd: int) -> None:
 
 
 def _open_held(path: Path) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    _held.add(fd)
+    with _changing:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        _held.add(fd)
     return fd
 
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
 from threading import Lock
 from typing import Final
 
@@ -29,7 +31,7 @@ from safekeeper.backends.log.format import (
 )
 from safekeeper.backends.log.index_file import IndexTable, open_index_file
 from safekeeper.backends.log.manifest import IndexEntry, Manifest, SegmentEntry
-from safekeeper.backends.log.recovery import Counts
+from safekeeper.backends.log.recovery import Counts, State
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.segment import Segment
 from safekeeper.backends.log.store import SMALL_SHARE, Store
@@ -86,6 +88,7 @@ class Compactor:
         self._store = store
         self._writer = writer
         self._running = Lock()
+        self._doubtful: list[Path] = []  # files that only one of the manifests names between which it is open
 
     def run(self, pace: Pace, everything: bool = False) -> None:
         """Write an index file and compact what is worth it; with *everything*, whatever has a dead record."""
@@ -101,6 +104,11 @@ class Compactor:
         store = self._store
         with self._writer.exclusive() as appender:
             appender.sync()
+            if self._doubtful:
+                # The last pass could not replace the manifest, or did not get an answer. What it made goes before this
+                # one makes more: it may be a full disk that it failed for.
+                appender.change_manifest(lambda manifest: manifest)
+                self._remove_doubtful()
             if everything:
                 appender.rotate()
             with store.lock:
@@ -115,14 +123,18 @@ class Compactor:
         try:
             table = copy.copy(table, victims, _oldest_dirty(occupancies, victims), elsewhere)
             number = appender.take_number()
-            index = table.write(store.folder / IndexEntry(number, 0, 0).file_name, number, store.files)
+            copy.made.append(store.folder / IndexEntry(number, 0, 0).file_name)
+            index = table.write(copy.made[-1], number, store.files)
+            store.files.sync_folder(store.folder)
         except BaseException:
             copy.remove()
             raise
         finally:
             copy.close()
-        store.files.sync_folder(store.folder)
+        mapped = open_index_file(store.folder, index, table.seed)
         removed = store.state.manifest.index
+        dead = [entry.file_name for entry in entries if entry.number in victims]
+        dead += [removed.file_name] if removed else []
 
         def change(manifest: Manifest) -> Manifest:
             known = {entry.number: entry for entry in entries}
@@ -130,17 +142,24 @@ class Compactor:
             segments = (*kept[:-1], *copy.entries, kept[-1])  # the open one stays the last
             return replace(manifest, segments=segments, index=index, sequence=max(manifest.sequence, sequence))
 
-        appender.change_manifest(change)
-        mapped = open_index_file(store.folder, index, table.seed)
-        with store.lock:
-            store.state.index.thaw(mapped or table)
+        def install(state: State) -> None:
+            state.index.thaw(mapped or table)
             for entry in copy.entries:
-                store.state.segments[entry.number] = Segment(store.folder, entry)
-                store.state.counts[entry.number] = Counts(entry.puts, entry.graves)
-            gone = [store.state.segments[number].path for number in victims]
+                state.segments[entry.number] = Segment(store.folder, entry)
+                state.counts[entry.number] = Counts(entry.puts, entry.graves)
             store.retire(victims)
-        for path in (*gone, *([store.folder / removed.file_name] if removed else [])):
-            store.files.remove(path)
+
+        self._doubtful = [*copy.made, *(store.folder / name for name in dead)]
+        appender.change_manifest(change, install)
+        self._remove_doubtful()
+
+    def _remove_doubtful(self) -> None:
+        """Remove those of the last pass's files that the manifest does not name."""
+        named = self._store.state.manifest.file_names()
+        for path in self._doubtful:
+            if path.name not in named:
+                self._store.files.remove(path)
+        self._doubtful = []
 
 
 def is_worth_a_pass(root: Root, store: Store) -> bool:
@@ -228,6 +247,8 @@ class _Copy:
         self._size = 0
         self.entries: list[SegmentEntry] = []
         """The new segments, sealed."""
+        self.made: list[Path] = []
+        """The files that nothing names yet."""
 
     def copy(self, table: IndexTable, victims: set[int], oldest_dirty: int | None, elsewhere: Elsewhere) -> IndexTable:
         """Copy the live records of *victims*; the table that points to the copies, without the graves left out."""
@@ -238,14 +259,17 @@ class _Copy:
             return table
         places, keep = table.places.copy(), np.ones(len(table), bool)
         needed = elsewhere.hiding & ~elsewhere.replaced
-        with self._store.pinned(victims) as segments:
-            for at, place in zip(moving.tolist(), places[moving].tolist(), strict=True):
-                segment, grave = segments[segment_of(place)], bool(place & GRAVE_BIT or elsewhere.replaced[at])
-                record, sequence = segment.read_as_grave(place) if grave else segment.read_record(place)
-                if grave and not needed[at] and (oldest_dirty is None or sequence < oldest_dirty):
-                    keep[at] = False
-                    continue
-                places[at] = self._append(record, sequence, grave)
+        for number, entries in groupby(moving.tolist(), lambda at: segment_of(int(table.places[at]))):
+            with self._store.pinned([number]) as segments:  # one at a time: there may be more than a process may open
+                for at in entries:
+                    place = int(table.places[at])
+                    grave = bool(place & GRAVE_BIT or elsewhere.replaced[at])
+                    segment = segments[number]
+                    record, sequence = segment.read_as_grave(place) if grave else segment.read_record(place)
+                    if grave and not needed[at] and (oldest_dirty is None or sequence < oldest_dirty):
+                        keep[at] = False
+                        continue
+                    places[at] = self._append(record, sequence, grave)
         self._seal()
         return replace(table, places=places).only(keep)
 
@@ -253,6 +277,7 @@ class _Copy:
         if self._fd < 0:
             self._fd, entry = self._appender.create_segment(sequence)
             self.entries.append(entry)
+            self.made.append(self._store.folder / entry.file_name)
             self._end, self._counts = SEGMENT_HEAD.size, Counts()
             self._lowest = self._highest = sequence
         place = place_of(self.entries[-1].number, self._end + BLOCK.size + self._size)
@@ -296,9 +321,9 @@ class _Copy:
 
     def remove(self) -> None:
         """Remove the new files, which nothing names yet."""
-        for entry in self.entries:
+        for path in self.made:
             with suppress(OSError):
-                self._store.files.remove(self._store.folder / entry.file_name)
+                self._store.files.remove(path)
 
 
 def paced(rate: int, sleep: Callable[[float], None]) -> Pace:

@@ -22,6 +22,7 @@ from safekeeper.backends.log.store import AllView, Store
 from safekeeper.errors import Corruption
 
 _MOST_COMPARED: Final = 50_000  # of the ids that two folders share, in one pass; of the others the worst is assumed
+_MOST_OPEN: Final = 64  # files of one folder at the same time
 
 Mask = NDArray[np.bool_]
 
@@ -45,6 +46,7 @@ def compare(root: Root, store: Store, table: IndexTable) -> Elsewhere:
     settled = all(other.is_settled() for other in others)  # before they are caught up with
     views = [view for view in root.look(lambda store, _: store.view_all()) if view.store is not store]
     known = settled and {view.store for view in views} == {*others}
+    known = known and all(other.manifest_is_durable() for other in others)  # or what is gone from it may come back
     replaced, hiding = nothing.replaced, np.full(len(table), not known)
     with ExitStack() as files:
         with store.lock:
@@ -82,15 +84,20 @@ class _Stamps:
     def __init__(self, view: AllView, files: ExitStack) -> None:
         self.durable = view.store.durable
         self._view = view
-        self._files = files
         self._open: dict[int, Segment] = {}
+        files.callback(self._close)
 
     def of(self, place: int) -> tuple[int, int]:
         """The sequence and epoch of the record at *place*."""
         number = segment_of(place)
         segment = self._open.get(number)
         if segment is None:
-            segment = self._view.open_copy(number)
-            self._open[number] = segment
-            self._files.callback(segment.close)
+            if len(self._open) == _MOST_OPEN:
+                self._close()
+            segment = self._open[number] = self._view.open_copy(number)
         return segment.read_stamp(place)
+
+    def _close(self) -> None:
+        for segment in self._open.values():
+            segment.close()
+        self._open.clear()

@@ -24,6 +24,7 @@ NAME: Final = "manifest"
 VERSION: Final = 2
 _TEMPORARY: Final = "manifest.tmp"
 _MARK: Final = b"safekeeper-log"
+_LONGEST_LINE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +130,16 @@ def load_manifest(folder: Path) -> Manifest | None:
     return Manifest(**fields)
 
 
-def is_of_single_writer(folder: Path) -> bool:
-    """Whether the manifest of *folder* was written by a safekeeper that shares no root."""
+def first_line(folder: Path) -> bytes | None:
+    """What tells the manifest of *folder* from the one before: its checksum, which covers the generation. None if there
+    is none. (Inode numbers are used again, and two files may have one time.)"""
     try:
         with (folder / NAME).open("rb") as file:
-            return file.read(len(_MARK) + 3) == _MARK + b" 1 "
-    except FileNotFoundError:
-        return False
+            return file.readline(_LONGEST_LINE)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def is_of_single_writer(folder: Path) -> bool:
+    """Whether the manifest of *folder* was written by a safekeeper that shares no root."""
+    return (first_line(folder) or b"").startswith(_MARK + b" 1 ")

@@ -42,6 +42,11 @@ class State:
     tail: int = 0
     """Where the last good block of the open segment ends, if there is an open one."""
 
+    def begin(self, segment: Segment) -> None:
+        """Take in a segment that nothing was written to yet, to be the open one."""
+        self.segments[segment.number], self.counts[segment.number] = segment, Counts()
+        self.tail = SEGMENT_HEAD.size
+
     def count(self, number: int, found: Found) -> None:
         """Count the records that were found in a segment."""
         graves = found.graves()
@@ -103,7 +108,9 @@ def find_manifest(folder: Path, head: Head | None) -> Manifest | None:
     if manifest is None:
         sizes = [path.stat().st_size for path in folder.glob("*.segment")]
         if (head and head.generation) or any(size > SEGMENT_HEAD.size for size in sizes):
-            raise Corruption(f"{folder / NAME}: offset 0: the manifest is missing")
+            manifest = load_manifest(folder)  # the first one may have come meanwhile
+            if manifest is None:
+                raise Corruption(f"{folder / NAME}: offset 0: the manifest is missing")
     return manifest
 
 
@@ -135,6 +142,8 @@ def _scan_entry(segment: Segment, entry: SegmentEntry, manifest: Manifest, synce
             raise Corruption(f"{segment.path}: offset {met.end}: no whole block, in a sealed segment: damaged")
         return met
     durable = max([synced, manifest.sequence, *(header.synced for _, header in blocks_behind(segment, met.end))])
+    if durable > met.sequence:  # or its writer lives, and went on between the walk and the search behind its end
+        met.go_on(scan(segment, met.end, None, met.sequence))
     if durable > met.sequence:
         raise Corruption(
             f"{segment.path}: offset {met.end}: no whole block, but sequence {durable} was durable and"

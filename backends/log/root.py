@@ -9,7 +9,7 @@ and the grave that hid it are never seen the one without the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -84,8 +84,12 @@ class Root:
 
     def highest_beside(self, own: Store) -> int:
         """The highest sequence that any other writer has chosen."""
-        highest = 0
-        for store in self.stores():
+        stores, highest = self.stores(), 0
+        if len(stores) > 1 and not all(store.is_known() for store in stores):
+            with suppress(Corruption):  # then its head has to do
+                self.refresh()
+            stores = self._stores
+        for store in stores:
             if store is not own and (sequence := store.highest) > highest:
                 highest = sequence
         return highest
@@ -164,6 +168,11 @@ class Root:
     def bytes_stored(self) -> int:
         """What the files of all writers occupy."""
         return sum(store.bytes_stored() for store in self.stores())
+
+    def renew_locks(self) -> None:
+        """Forget who holds a lock, in the child of a fork: nobody does there, and a listing gives back its files."""
+        for store in self._stores:
+            store.lock = Lock()
 
     def close(self) -> None:
         """Give back the files. Reads that are under way end well; later ones raise `Closed`."""

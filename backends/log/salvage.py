@@ -16,12 +16,12 @@ from safekeeper.backend import CheckpointId, Damage, Intact
 from safekeeper.backends.log.claim import writer_folders
 from safekeeper.backends.log.format import COLUMNS, GRAVE_BIT, SEGMENT_HEAD, place_of
 from safekeeper.backends.log.head import Head
-from safekeeper.backends.log.manifest import SegmentEntry
+from safekeeper.backends.log.manifest import SegmentEntry, first_line
 from safekeeper.backends.log.recovery import find_manifest
 from safekeeper.backends.log.scan import row_places, whole_ids
 from safekeeper.backends.log.segment import Segment
 from safekeeper.backends.log.verify import BadBlock, damage_of, walk
-from safekeeper.errors import Corruption
+from safekeeper.errors import Corruption, Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,26 @@ class Salvage:
         self._last: dict[tuple[bytes, bytes], _Last] = {}
 
     def run(self) -> Iterator[Intact | Damage]:
-        """Everything that is intact, and everything that is lost."""
+        """Everything that is intact, and everything that is lost.
+
+        Raise `Unavailable` at the end if files came and went meanwhile: then something may have been overlooked.
+        """
+        before = self._manifests()
+        try:
+            yield from self._run()
+        except Corruption as error:  # a file that was there a moment ago
+            self._check_unchanged(before, error)
+            raise
+        self._check_unchanged(before)
+
+    def _manifests(self) -> dict[Path, bytes | None]:
+        return {folder: first_line(folder) for folder in writer_folders(self._root)}
+
+    def _check_unchanged(self, before: dict[Path, bytes | None], cause: Corruption | None = None) -> None:
+        if self._manifests() != before:
+            raise Unavailable(f"{self._root} was written meanwhile: stop its writers and begin again") from cause
+
+    def _run(self) -> Iterator[Intact | Damage]:
         for folder in writer_folders(self._root):
             yield from self._folder(folder)
         by_segment: dict[Segment, list[tuple[CheckpointId, int]]] = {}

@@ -104,6 +104,12 @@ class Scan:
     complete: bool = True
     """False if the walk ended at something that is no good block, before the end that was asked for."""
 
+    def go_on(self, more: Scan) -> None:
+        """Add a walk that began where this one ended."""
+        self.end, self.sequence, self.complete = more.end, more.sequence, more.complete
+        self.synced = max(self.synced, more.synced)
+        self.found.add(more.found)
+
 
 def scan(segment: Segment, start: int, end: int | None, sequence: int = 0, until: int | None = None) -> Scan:
     """Walk the blocks from *start* to *end*, or until something is no good block if *end* is None.
@@ -242,7 +248,7 @@ class _Window:
         position, end = int(self.starts[number]) + BLOCK.size, int(self.ends[number])
         positions: list[int] = []
         for _ in range(int(self.headers["records"][number])):
-            if position + RECORD.size > end:
+            if position + _HEADS.itemsize > end:  # no record is shorter: a group has a byte, and 7 more for alignment
                 return None
             positions.append(position)
             value, key, group = _SIZES.unpack_from(self.data, position + _SIZES_AT)

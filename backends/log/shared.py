@@ -95,16 +95,21 @@ class Log:
 
     def close(self) -> None:
         """Leave the root to others."""
-        if (writing := self._writing) is not None:
-            writing.background.stop()
-            try:
-                if writing.appender.store.tail_is_long():
-                    writing.background.run_pass(everything=False)
-            except (OSError, SafekeeperError):
-                pass  # the next one to open it reads the tail instead
-            finally:
-                writing.end()
-        self.root.close()
+        try:
+            if (writing := self._writing) is not None:
+                self._leave_in_order(writing)
+        finally:
+            self.root.close()
+
+    def _leave_in_order(self, writing: _Writing) -> None:
+        writing.background.stop()
+        try:
+            if writing.appender.store.tail_is_long():
+                writing.background.run_pass(everything=False)
+        except (OSError, SafekeeperError):
+            pass  # the next one to open it reads the tail instead
+        finally:
+            writing.end()
 
 
 _lock = Lock()
@@ -114,6 +119,8 @@ _logs: dict[tuple[int, int], Log] = {}
 def _forget_in_child() -> None:
     global _lock
     _lock = Lock()
+    for log in _logs.values():
+        log.root.renew_locks()
     _logs.clear()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import errno
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,8 +18,7 @@ from safekeeper.backends.log.format import GRAVE_BIT, segment_of
 from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.index import Index
 from safekeeper.backends.log.index_file import IndexTable
-from safekeeper.backends.log.manifest import NAME as MANIFEST
-from safekeeper.backends.log.manifest import Manifest, SegmentEntry
+from safekeeper.backends.log.manifest import Manifest, SegmentEntry, first_line
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.recovery import State, load
 from safekeeper.backends.log.scan import scan
@@ -115,9 +114,9 @@ class Store:
         self._loaded = self._closed = False
         self._head: Head | None = None
         self._head_is_old = False
-        self._scanned_for = 0  # the last sequence that was looked for in vain
+        self._scanned_for = self._loaded_for = 0  # the last sequence that was looked for in vain
         self._seen_generation: int | None = None
-        self._seen_manifest: tuple[int, int] | None = None
+        self._seen_manifest: bytes | None = None
         self._open: dict[int, Segment] = {}
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -223,7 +222,16 @@ class Store:
     def is_settled(self) -> bool:
         """Whether the writer has nothing under way that could still appear with a sequence chosen before now."""
         head = self._current_head()
-        return head is not None and head.settled
+        return head is not None and head.settled and self.manifest_is_durable()
+
+    def manifest_is_durable(self) -> bool:
+        """Whether its writer has synced the folder since: no power cut brings back the manifest before this one."""
+        head = self._current_head()
+        return head is not None and (head.generation or 0) >= self.state.manifest.generation
+
+    def is_known(self) -> bool:
+        """Whether the folder was ever read, so that more is known of it than what its head says, which may be old."""
+        return self._loaded or self.writing
 
     def is_current(self) -> bool:
         """Whether the state is all that the writer has published, with the lock held."""
@@ -254,23 +262,27 @@ class Store:
             self._check_open()
             head = self._current_head()
             visible = head.visible if head else None  # first: the generation that is seen next has it
+            synced = (head and head.synced) or 0
             generation = head.generation if head else None
             if not self._loaded or generation != self._seen_generation:
                 self._load(generation)
             elif visible is None or visible <= self.state.sequence or not self._scan_tail(visible):
-                return
+                if synced <= max(self.state.sequence, self._loaded_for):
+                    return
+                self._loaded_for = synced  # what is durable must be there: `load` finds it, or says what is damaged
+                self._loaded = False
 
     def _load(self, generation: int | None) -> None:
         with self._loading:
             if self.writing or self._closed or (self._loaded and generation == self._seen_generation):
                 return
-            manifest = self._manifest_file()
+            manifest = first_line(self.folder)
             try:
                 state = load(self.folder)
                 if state is None and not self.folder.is_dir():
                     raise FileNotFoundError(f"{self.folder} is gone")
             except Corruption:
-                if self._manifest_file() == manifest:
+                if first_line(self.folder) == manifest:
                     raise
                 return
             self._loaded, self._seen_generation, self._seen_manifest = True, generation, manifest
@@ -289,24 +301,16 @@ class Store:
             state.apply(met.found)
             found = met.sequence > state.sequence
             state.tail, state.sequence = met.end, met.sequence
-            self._scanned_for = visible  # without a sync, a power cut may have taken what the head speaks of
+            self._scanned_for = visible  # what was not synced may have gone with a power cut
             return found
 
     def has_moved_on(self) -> bool:
         """Whether there is another manifest since the one in use was loaded, so that trying again is right."""
         # The file itself, not the head: within a claim the head may still be that of the writer before.
-        if self.writing or not self._loaded or self._manifest_file() == self._seen_manifest:
+        if self.writing or not self._loaded or first_line(self.folder) == self._seen_manifest:
             return False
         self._loaded = False
         return True
-
-    def _manifest_file(self) -> tuple[int, int] | None:
-        """What tells one manifest from the next, which replaces it; None if there is none."""
-        try:
-            stat = os.stat(self.folder / MANIFEST)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return stat.st_ino, stat.st_mtime_ns
 
     def begin_writing(self, state: State) -> None:
         """This process is the writer now, and *state* is what it found."""
@@ -366,17 +370,30 @@ class Store:
         if segment.fd >= 0:
             return
         if len(self._open) >= _MOST_OPEN:
-            for number in [number for number, other in self._open.items() if not other.pins][: _MOST_OPEN // 4]:
-                self._open.pop(number).close()
-        segment.open()
+            self._close_unpinned(_MOST_OPEN // 4)
+        try:
+            segment.open()
+        except OSError as error:
+            if error.errno != errno.EMFILE or not self._close_unpinned(_MOST_OPEN):
+                raise
+            segment.open()
         self._open[segment.number] = segment
+
+    def _close_unpinned(self, most: int) -> int:
+        """Close files that nobody reads now; how many."""
+        unpinned = [number for number, segment in self._open.items() if not segment.pins][:most]
+        for number in unpinned:
+            self._open.pop(number).close()
+        return len(unpinned)
 
     def retire(self, numbers: Iterable[int]) -> None:
         """Forget segments, with the lock held; their files are closed when nobody reads them any more."""
         for number in numbers:
-            segment = self.state.segments.pop(number)
-            self.state.counts.pop(number)
+            segment = self.state.segments.pop(number, None)
+            self.state.counts.pop(number, None)
             self._open.pop(number, None)
+            if segment is None:
+                continue
             segment.retired = True
             if not segment.pins:
                 segment.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from safekeeper.backend import CheckpointId, Damage
+from safekeeper.backends.log.claim import writer_folders
 from safekeeper.backends.log.format import BLOCK, COLUMNS, SEGMENT_HEAD, BlockHeader, decode_block
 from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.index_file import open_index_file
@@ -17,11 +19,30 @@ from safekeeper.backends.log.segment import Segment
 from safekeeper.errors import Corruption
 
 
-def verify(folder: Path, checked: Callable[[int], object]) -> Iterator[Damage]:
-    """What is damaged in a writer's folder. A tail that was never confirmed is no damage.
+def verify(root: Path, checked: Callable[[int], object]) -> Iterator[Damage]:
+    """What is damaged in the folders of *root*. A tail that was never confirmed is no damage.
 
-    *checked* is called with the size of each segment that was read.
+    *checked* is called with the size of each segment that was read. A folder that somebody takes over meanwhile has
+    another name then, and is begun again.
     """
+    done: set[int] = set()
+    while begun := {number: folder for folder in writer_folders(root) if (number := _inode(folder)) not in {*done, 0}}:
+        for number, folder in begun.items():
+            damage = list(_verify_folder(folder, checked))
+            if _inode(folder) == number:
+                done.add(number)
+                yield from damage
+
+
+def _inode(folder: Path) -> int:
+    """What a folder keeps when it gets another name; 0 if it is gone."""
+    try:
+        return folder.stat().st_ino
+    except FileNotFoundError:
+        return 0
+
+
+def _verify_folder(folder: Path, checked: Callable[[int], object]) -> Iterator[Damage]:
     head = Head.of_reader(folder)
     try:
         manifest = find_manifest(folder, head)
@@ -56,8 +77,8 @@ def _is_still_named(folder: Path, entry: SegmentEntry | IndexEntry) -> bool:
 
 def damage_of(error: Corruption) -> Damage:
     """What an error of this backend says, as a place and a problem."""
-    path, offset, problem = str(error).split(": ", 2)
-    return Damage(f"{path}: {offset}", problem)
+    before, offset, problem = re.split(r"(: offset \d+): ", str(error), maxsplit=1)
+    return Damage(before + offset, problem)
 
 
 def _verify_segment(folder: Path, entry: SegmentEntry, durable: int) -> Iterator[Damage]:
@@ -96,11 +117,17 @@ def walk(segment: Segment, entry: SegmentEntry, durable: int) -> Iterator[Found 
         if met.complete and entry.end is not None:
             return
         behind = list(blocks_behind(segment, offset))
-        if entry.end is None and max([durable, *(header.synced for _, header in behind)]) <= sequence:
-            return
+        if entry.end is None:
+            confirmed = max([durable, *(header.synced for _, header in behind)])
+            if confirmed > sequence:  # or its writer lives, and went on meanwhile
+                met = scan(segment, offset, None, sequence)
+                yield met.found
+                offset, sequence = met.end, met.sequence
+            if confirmed <= sequence:
+                return
         header = decode_block(segment.read(BLOCK.size, offset), segment.nonce, offset)
         yield BadBlock(offset, header, segment.read(header.size, offset) if header else b"")
-        following = [start for start, _ in behind if header is None or start >= offset + header.size]
+        following = [start for start, _ in behind if start >= offset + (header.size if header else BLOCK.size)]
         if not following:
             return
         offset = min(following)

@@ -17,6 +17,11 @@ FILE_STEPS = ("create", "write", "write_synced", "sync", "sync_folder", "replace
 HEAD_STEPS = ("choose", "take", "publish", "publish_generation")
 
 
+def claim(store: Any) -> None:
+    """Become a writer, and write nothing."""
+    store._shared(create=True)._claim()
+
+
 def compact(store: Any) -> None:
     """Compact whatever has a dead record."""
     store.compact()
@@ -49,6 +54,19 @@ def write_and_stop(store: Any, operations: dict[CheckpointId, bytes], step: int)
     with _before_each_step(stop):
         store.write(Batch(operations))
         stop("answer")
+
+
+def compact_and_stop(store: Any, manifest: int) -> None:
+    """Compact, and stop when the manifest with that number is replaced and its folder not yet synced."""
+    passed: list[str] = []
+
+    def stop(name: str) -> None:
+        passed.append(name)
+        if passed[-2:] == ["replace", "sync_folder"] and passed.count("replace") == manifest + 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    with _before_each_step(stop):
+        store.compact()
 
 
 @contextmanager

@@ -1,19 +1,26 @@
-"""The end of a writer without a word, in this process."""
+"""The end of a writer without a word, and a second one, in this process."""
+
+from typing import Any
 
 from safekeeper.backends.log import LogBackend, claim, shared
 
 
 def kill(store: LogBackend) -> None:
-    """Do to *store* what `kill -9` does: its locks are free, and nothing is flushed, sealed or closed in order.
-
-    A child of a fork drops what it inherited in the same way.
-    """
+    """Do to *store* what `kill -9` does: its lock is free, and nothing is flushed, sealed or closed in order."""
     log = store._log
     if log is not None and log._writing is not None:
         log._writing.background.stop()
-        log._writing.appender._abandon()
+        log._writing.appender._close_files()
         log.root.close()
-    claim._close_in_child()
+        claim.release(log._writing.appender._lock_fd)
     shared._forget_in_child()
     store._log = None
     store.close()
+
+
+def open_as_another_process(*arguments: Any) -> LogBackend:
+    """A handle that shares nothing with those that were opened before, as if it were that of another process."""
+    shared._forget_in_child()
+    store = LogBackend(*arguments)
+    store._shared(create=True)
+    return store

@@ -50,11 +50,46 @@ print("fine", len(list(root.glob("writer-*"))))
 """
 
 
-def try_on(folder: Path, mount: str | None) -> list[str]:
-    """Run the program on a file system that is mounted for it alone; what it says."""
+FULL = """
+import os, sys
+from pathlib import Path
+from safekeeper import Batch, CheckpointId, Unavailable
+from safekeeper.backends.log import LogBackend
+
+def fill(path):
+    with open(path, "wb", buffering=0) as file:
+        for size in (65536, 512):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError:
+                pass
+
+root, a = Path(sys.argv[1]), CheckpointId("group", b"a")
+fill(root / "filler")
+with LogBackend(root / "store") as store:
+    for turn in range(2):
+        refused = 0
+        while refused < 3:
+            try:
+                store.write(Batch({a: b"on a full disk"}))
+            except Unavailable as error:
+                assert "is full" in str(error), error
+                refused += 1
+        (root / "filler").unlink()
+        store.write(Batch({a: b"%d" % turn}))
+        assert store.read([a]) == [b"%d" % turn]
+        fill(root / "filler")
+    (root / "filler").unlink()
+    print("fine", len(list((root / "store").glob("writer-*"))))
+"""
+
+
+def try_on(folder: Path, mount: str | None, program: str = PROGRAM) -> list[str]:
+    """Run a program on a file system that is mounted for it alone; what it says."""
     (folder / "mounted").mkdir()
     script = folder / "program.py"
-    script.write_text(PROGRAM)
+    script.write_text(program)
     command = f"{sys.executable} {script} {folder}/mounted"
     if mount is not None:
         command = f"({mount.format(folder=folder)}) >&2 || exit 77; {command}"
@@ -79,3 +114,17 @@ def test_several_processes_share_a_log_on(kind, tmp_path):
     *found, fine, folders = try_on(tmp_path, MOUNTS[kind])
     assert found in ([kind], [])  # that of a btrfs cannot be told from a path
     assert (fine, folders) == ("fine", "3")
+
+
+@pytest.mark.parametrize(
+    "mount",
+    (
+        "mount -t tmpfs -o size=4M none {folder}/mounted",
+        IMAGE.replace("KIND", "ext4").replace("400M", "20M"),
+    ),
+    ids=("tmpfs", "ext4"),
+)
+def test_a_file_system_that_is_full_is_an_error_from_the_first_claim_on(mount, tmp_path):
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no unshare(1) to mount with")
+    assert try_on(tmp_path, mount, FULL) == ["fine", "1"]

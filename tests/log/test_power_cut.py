@@ -10,8 +10,9 @@ import pytest
 
 from safekeeper import Batch, CheckpointId, Columns
 from safekeeper.backends.log import LogBackend, LogOptions
+from safekeeper.backends.log.background import Background
 
-from .killing import kill
+from .killing import kill, open_as_another_process
 from .power import Disk, QuickFiles, RecordingFiles, restore
 
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
@@ -38,6 +39,32 @@ def scenario(root: Path, files: RecordingFiles, seed: int, steps: int, options: 
                     store.compact()
             files.note("closing")
         files.note("closed")
+    return states
+
+
+def scenario_of_two(root: Path, files: RecordingFiles, seed: int, steps: int, options: LogOptions) -> list[dict]:
+    """The same with two writers in turns, each compacting now and then, and one of them killed half-way."""
+    random = Random(seed)
+    states: list[dict[CheckpointId, bytes]] = [{}]
+    handles = [open_as_another_process(root, options, files) for _ in range(2)]
+    for step in range(steps):
+        if step == steps // 2:
+            files.note("killed")
+            kill(handles[0])
+            handles[0] = open_as_another_process(root, options, files)
+        store = random.choice(handles)
+        state = dict(states[-1])
+        batch = random_batch(random, state)
+        states.append(state)
+        files.note(f"begin {len(states) - 1}")
+        store.write(batch)
+        for head in root.glob("*/head"):
+            files.note_content(head)
+        files.note(f"done {len(states) - 1}")
+        if random.random() < 0.3:
+            random.choice(handles).compact()
+    for store in handles:
+        store.close()
     return states
 
 
@@ -68,9 +95,11 @@ def everything(store: LogBackend) -> dict[CheckpointId, bytes | None]:
 @pytest.mark.crash
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(12 if LONG else 2))
-def test_a_power_cut_between_any_two_operations_loses_nothing_that_was_acknowledged(tmp_path, seed):
+@pytest.mark.parametrize("play", (scenario, scenario_of_two), ids=("one writer", "two writers"))
+def test_a_power_cut_between_any_two_operations_loses_nothing_that_was_acknowledged(tmp_path, monkeypatch, seed, play):
+    monkeypatch.setattr(Background, "due", lambda self: False)  # its passes would come at other moments each time
     source, files = tmp_path / "source", RecordingFiles()
-    states = scenario(source, files, seed, steps=24 if LONG else 12, options=OPTIONS)
+    states = play(source, files, seed, steps=24 if LONG else 12, options=OPTIONS)
     disk, done, begun = Disk(), 0, 0
     for number, operation in enumerate(files.operations):
         if operation.kind == "note":

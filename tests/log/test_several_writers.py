@@ -1,30 +1,40 @@
 """Several processes on one root: what they see of each other, and what they leave behind."""
 
 import fcntl
+import importlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import safekeeper
-from safekeeper import Batch, CheckpointId, Conflict, Unavailable
-from safekeeper.backend import Scope
-from safekeeper.backends.log import LogBackend, LogOptions
+from safekeeper import Batch, CheckpointId, Columns, Conflict, Corruption, Unavailable
+from safekeeper.backend import Damage, Scope
+from safekeeper.backends.log import LogBackend, LogOptions, recovery
+from safekeeper.backends.log.background import Background
 from safekeeper.backends.log.compaction import Compactor
+from safekeeper.backends.log.format import BlockHeader
+from safekeeper.backends.log.scan import blocks_behind
+from safekeeper.backends.log.segment import Segment
 from safekeeper.testing.peer import Peer
 
 from .command import run
 from .history import FOREVER, Operation, problem
-from .inside import compact, fork_a_child_that_stays, write_and_stop
+from .inside import claim, compact, compact_and_stop, fork_a_child_that_stays, write_and_stop
+from .killing import open_as_another_process
 from .power import QuickFiles
 from .test_stopped_writer import wait_until_stopped
+
+verify = importlib.import_module("safekeeper.backends.log.verify")  # as a name of the package it is the function
 
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
 
@@ -135,6 +145,37 @@ def test_a_grave_is_kept_for_a_writer_that_has_not_finished(tmp_path):
             assert get(store, "a") == seen == get(peer, "a"), "what was gone has come back without a write"
 
 
+@pytest.mark.parametrize("manifest", (0, 1), ids=("the one that rotates", "the one that compacts"))
+def test_a_grave_is_kept_until_what_it_hides_is_gone_for_good(tmp_path, manifest):
+    """A manifest without the put is there for all to see, but not yet synced: a power cut brings the put back."""
+    root, url = tmp_path / "store", f"log://{tmp_path}/store"
+    with Peer(url) as peer, LogBackend(root) as store:
+        put(peer, a=b"deleted", b=b"1")
+        delete(store, "a")
+        (theirs,) = (lock.parent for lock in root.glob("*/lock") if f"process {peer._process.pid} " in lock.read_text())
+        shutil.copytree(theirs, tmp_path / "before")
+        compacting = threading.Thread(target=peer.call, args=(compact_and_stop, manifest))
+        compacting.start()
+        wait_until_stopped(peer._process.pid)
+        fresh = read_anew(store, "a")
+        store.compact()
+        shutil.copytree(root, tmp_path / "after the power cut")
+        os.kill(peer._process.pid, signal.SIGCONT)
+        compacting.join()
+        assert fresh is get(store, "a") is None
+    shutil.rmtree(tmp_path / "after the power cut" / theirs.name)
+    shutil.copytree(tmp_path / "before", tmp_path / "after the power cut" / theirs.name)
+    with LogBackend(tmp_path / "after the power cut") as store:
+        assert [get(store, "a"), get(store, "b")] == [None, b"1"], "a deleted id is back"
+
+
+def read_anew(store: LogBackend, name: str) -> bytes | None:
+    """Read with all folders loaded from their files again, as a process does that has just come."""
+    for other in store._log.root.stores():
+        other._loaded = False
+    return get(store, name)
+
+
 # --- beside live writers ----------------------------------------------------------------------------------------------
 
 
@@ -163,6 +204,94 @@ def test_stat_verify_and_compact_work_beside_live_writers(tmp_path):
                 bytes(1000),
             ]
             put(handle, more=b"on")
+
+
+@pytest.mark.parametrize("look", (lambda store: store.read([id_of("a")]), lambda store: list(store.verify())))
+def test_a_writer_that_goes_on_while_its_tail_is_read_does_not_look_damaged(tmp_path, monkeypatch, look):
+    """Between the walk to the end and the search for what confirms more, blocks appear that confirm each other."""
+    root, url = tmp_path / "store", f"log://{tmp_path}/store"
+    with Peer(url) as peer:
+        put(peer, a=b"1")
+
+        def search(segment: Segment, offset: int) -> Iterator[tuple[int, BlockHeader]]:
+            for turn in range(3):
+                peer.write(Batch.of_columns(Columns.of("columns", [b"key"], [b"%d" % turn])))
+            return blocks_behind(segment, offset)
+
+        for module in (recovery, verify):
+            monkeypatch.setattr(module, "blocks_behind", search)
+        with LogBackend(root) as store:
+            assert look(store) in ([b"1"], [])
+
+
+def test_a_durable_block_that_a_reader_cannot_read_is_damage_and_not_the_end(tmp_path):
+    root = tmp_path / "store"
+    with Peer(f"log://{root}") as peer, LogBackend(root) as store:
+        put(peer, a=b"first")
+        assert get(store, "a") == b"first"
+        put(peer, a=b"second" * 10)
+        (path,) = root.glob("*/*.segment")
+        content = path.read_bytes()
+        at = content.index(b"second")
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(b"S")
+            file.flush()
+            for _ in range(2):
+                with pytest.raises(Corruption, match=path.name):
+                    get(store, "a")
+            file.seek(at)
+            file.write(b"s")
+        assert get(store, "a") == b"second" * 10
+
+
+def test_a_folder_that_is_taken_over_while_it_is_verified_is_verified_all_the_same(tmp_path, monkeypatch):
+    root, url = tmp_path / "store", f"log://{tmp_path}/store"
+    with Peer(url) as one, Peer(url) as other:
+        put(one, one=b"1" * 100)
+        put(other, other=b"2" * 100)
+    for path in root.glob("*/*.segment"):
+        path.write_bytes(path.read_bytes().replace(b"2" * 100, b"2" * 99 + b"x"))
+    original = verify._verify_folder
+
+    def verify_folder(folder: Path, checked: Callable[[int], object]) -> Iterator[Damage]:
+        if (root / "writer-2").exists():  # on the first call, in which nothing was read yet
+            os.rename(root / "writer-2", root / "writer-3")
+        return original(folder, checked)
+
+    monkeypatch.setattr(verify, "_verify_folder", verify_folder)
+    with LogBackend(root) as store:
+        assert [damage.id for damage in store.verify()] == [id_of("other")]
+
+
+def test_a_store_that_changes_while_it_is_salvaged_is_no_reason_to_overlook_anything(tmp_path):
+    root = tmp_path / "store"
+    with LogBackend(root) as store:
+        put(store, a=b"1", b=b"1")
+        put(store, a=b"2")
+        salvaged = store.salvage()
+        next(salvaged)
+        store.compact()
+        with pytest.raises(Unavailable, match="stop its writers and begin again"):
+            list(salvaged)
+
+
+def test_of_a_folder_whose_head_is_old_what_is_in_it_counts(tmp_path):
+    """The head is from before a power cut, and a claim has died between the new name of the folder and its new head."""
+    root, url = tmp_path / "store", f"log://{tmp_path}/store"
+    with Peer(url) as one, Peer(url) as two, Peer(url) as three:
+        for handle in (one, two, three):
+            put(handle, b=b"")
+        old = (root / "writer-3" / "head").read_bytes()
+        for turn in range(50):
+            put(three, a=b"%d" % turn)
+    (root / "writer-3" / "head").write_bytes(old)
+    with LogBackend(root) as store, Peer(url) as peer:
+        claim(store)  # that of one
+        os.rename(root / "writer-3", root / "writer-9")
+        peer.call(claim)  # that of two; now everybody lists the folders again
+        put(store, a=b"ours")
+        assert [get(store, "a"), get(peer, "a")] == [b"ours", b"ours"]
 
 
 # --- the history of several processes under fire ----------------------------------------------------------------------
@@ -293,6 +422,27 @@ def fork_a_writer(root: Path, name: str, turn: int) -> int:
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
     return child
+
+
+def test_folders_with_more_segments_than_a_process_may_open_are_compacted(tmp_path, monkeypatch):
+    monkeypatch.setattr(Background, "due", lambda self: False)
+    root, options = tmp_path / "store", LogOptions(segment=4096)
+    with LogBackend(root, options, QuickFiles()) as one:
+        for turn in range(300):
+            put(one, **{f"k{turn}": bytes(2000), f"dead{turn % 2}": bytes(1000)})
+        with open_as_another_process(root, options, QuickFiles()) as other:
+            for turn in range(0, 300, 2):
+                put(other, **{f"k{turn}": bytes(2000), "filler": bytes(1000)})
+            assert len(list(root.glob("*/*.segment"))) > 400
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 150, hard))
+            try:
+                one.compact()
+                other.compact()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert one.stats().bytes_stored < 1_200_000, "half of what the first one wrote is replaced"
+            assert [get(other, f"k{turn}") for turn in range(300)] == [bytes(2000)] * 300
 
 
 # --- odd moments ------------------------------------------------------------------------------------------------------

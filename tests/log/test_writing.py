@@ -2,19 +2,23 @@
 
 import errno
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import safekeeper
 from safekeeper import BadUrl, Batch, CheckpointId, Closed, Columns, Conflict, Corruption, Survives, Unavailable
-from safekeeper.backends.log import LogBackend, LogOptions
+from safekeeper.backends.log import LogBackend, LogOptions, claim
 from safekeeper.backends.log.background import Background
 from safekeeper.backends.log.files import Files
 from safekeeper.testing.peer import Peer
@@ -90,6 +94,74 @@ os.wait()
                 assert get(store, "a") == b"2"
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("moment", ("opened", "about to be closed"))
+def test_a_child_that_is_forked_while_a_lock_comes_or_goes_does_not_get_it(tmp_path, monkeypatch, moment):
+    children: list[int] = []
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(any(path.endswith("/lock") for path in open_paths()))
+        children.append(child)
+
+    def fork_meanwhile() -> None:
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join(0.3)  # it may have to wait until this is over
+        threads.append(thread)
+
+    threads: list[threading.Thread] = []
+    with LogBackend(tmp_path / "store", None, QuickFiles()) as store, monkeypatch.context() as patch:
+        if moment == "opened":
+            patch.setattr(claim, "os", Interposed(open=lambda *args: (os.open(*args), fork_meanwhile())[0]))
+        put(store, a=b"1")
+        if moment == "about to be closed":
+            patch.setattr(claim, "os", Interposed(close=lambda fd: (fork_meanwhile(), os.close(fd))))
+            store.close()
+    for thread in threads:
+        thread.join()
+    assert threads
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * len(threads)
+
+
+def open_paths() -> list[str]:
+    """What this process has open."""
+    paths = []
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the listing itself
+            paths.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return paths
+
+
+class Interposed:
+    """The module `os` with some of its functions replaced."""
+
+    def __init__(self, **functions: Callable[..., Any]) -> None:
+        self.__dict__.update(functions)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+
+def test_a_listing_in_a_child_that_was_forked_while_somebody_read_ends_with_closed(tmp_path):
+    with LogBackend(tmp_path / "store", None, QuickFiles()) as store:
+        put(store, a=b"1", b=b"2")
+        keys = store.keys("group")
+        next(keys)
+        with store._log.root.own.lock:  # as another thread would hold it for a moment
+            child = os.fork()
+            if child == 0:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(30)
+                try:
+                    next(keys)
+                except Closed:
+                    os._exit(0)
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert set(keys) <= {b"a", b"b"}
 
 
 def test_handles_of_one_root_share_a_writer_however_they_name_it(tmp_path):
@@ -290,6 +362,156 @@ def test_a_disk_that_stays_full_is_not_filled_further(tmp_path, method):
         assert get(store, "a") == b"2"
     with LogBackend(tmp_path / "store") as store:
         assert get(store, "a") == b"2"
+
+
+class StrikingFiles(QuickFiles):
+    """Raises at one of the calls that it gets, before or after it has done what was asked."""
+
+    def __init__(self, error: BaseException, after: bool) -> None:
+        self._error, self._after = error, after
+        self.calls_left = -1
+
+    def arm(self, calls: int) -> None:
+        """Let so many calls pass."""
+        self.calls_left = calls
+
+    def disarm(self) -> bool:
+        """Whether it has struck."""
+        struck, self.calls_left = self.calls_left < 0, -1
+        return struck
+
+    def _run(self, call: Callable[[], Any]) -> Any:
+        strikes = self.calls_left == 0
+        self.calls_left -= self.calls_left >= 0
+        if strikes and not self._after:
+            raise self._error
+        result = call()
+        if strikes:
+            raise self._error
+        return result
+
+    def create(self, path):
+        return self._run(lambda: super(StrikingFiles, self).create(path))
+
+    def write(self, fd, parts, offset):
+        self._run(lambda: super(StrikingFiles, self).write(fd, parts, offset))
+
+    def write_synced(self, fd, parts, offset):
+        self._run(lambda: Files.write(self, fd, parts, offset))
+
+    def sync(self, fd):
+        self._run(lambda: None)
+
+    def sync_folder(self, path):
+        self._run(lambda: None)
+
+    def replace(self, source, target):
+        self._run(lambda: super(StrikingFiles, self).replace(source, target))
+
+    def remove(self, path):
+        self._run(lambda: super(StrikingFiles, self).remove(path))
+
+
+STRIKES = {
+    "fails": (OSError(errno.EIO, "bad disk"), False),
+    "fails after all": (OSError(errno.EIO, "bad disk"), True),
+    "is interrupted": (KeyboardInterrupt(), False),
+    "is interrupted when it is done": (KeyboardInterrupt(), True),
+}
+
+
+def write_a_large_one(store: LogBackend) -> None:
+    put(store, large=bytes(3500))  # begins another segment
+
+
+@pytest.mark.parametrize("strike", STRIKES.values(), ids=STRIKES)
+@pytest.mark.parametrize("act", (write_a_large_one, LogBackend.compact))
+def test_whatever_call_fails_or_is_interrupted_later_writes_are_kept(tmp_path, monkeypatch, strike, act):
+    monkeypatch.setattr(Background, "due", lambda self: False)  # nobody else shall call
+    for calls in range(100):
+        root, files = tmp_path / str(calls), StrikingFiles(*strike)
+        with LogBackend(root, LogOptions(segment=4096), files) as store:
+            put(store, a=b"dead" * 50, deleted=b"x", stays=b"stays")
+            batch = Batch({id_of("a"): b"1"})
+            batch.delete(id_of("deleted"))
+            store.write(batch)
+            files.arm(calls)
+            with suppress(Unavailable, KeyboardInterrupt):
+                act(store)
+            struck = files.disarm()
+            put(store, small=b"acknowledged")
+            expected = {"a": b"1", "deleted": None, "stays": b"stays", "small": b"acknowledged"}
+            assert {name: get(store, name) for name in expected} == expected, calls
+            copy = tmp_path / f"killed {calls}"
+            shutil.copytree(root, copy)
+            store.compact()
+            assert {name: get(store, name) for name in expected} == expected, calls
+            assert files_of(root) <= 9, f"{calls}: what failed is never cleared away"
+        for left in (root, copy):
+            for index in (*left.glob("*/*.index"), None):
+                with LogBackend(left) as store:
+                    assert {name: get(store, name) for name in expected} == expected, (calls, left)
+                    assert list(store.verify()) == [] or index is None
+                if index is not None:
+                    index.unlink()
+        if not struck:
+            return
+    pytest.fail("there is no end to it")
+
+
+def test_a_pass_on_a_disk_that_stays_full_does_not_fill_it_further(tmp_path, monkeypatch):
+    monkeypatch.setattr(Background, "due", lambda self: False)
+    files = FailingFiles()
+    with LogBackend(tmp_path / "store", LogOptions(segment=4096), files) as store:
+        for turn in range(6):
+            put(store, **{f"k{turn}": bytes(1500), "dead": bytes(1500)})
+        before = files_of(tmp_path / "store")
+        files.fail("replace", errno.ENOSPC, times=1000)
+        for _ in range(10):
+            with pytest.raises(Unavailable):
+                store.compact()
+        assert files_of(tmp_path / "store") <= before + 8, "each pass leaves its files behind"
+        files.times = 0
+        store.compact()
+        assert files_of(tmp_path / "store") <= before + 1
+        assert get(store, "k3") == bytes(1500)
+
+
+def test_a_claim_on_a_disk_that_is_full_keeps_nothing_open_or_locked(tmp_path):
+    files = FailingFiles()
+    with LogBackend(tmp_path / "store", None, files) as store:
+        put(store, a=b"1")
+    for method in ("create", "write_synced", "sync_folder", "replace", "sign"):
+        files.fail(method, errno.ENOSPC, times=1000)
+        with LogBackend(tmp_path / "store", None, files) as store, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(claim, "_sign", lambda fd: files._strike("sign"))
+            open_files = len(os.listdir("/proc/self/fd"))
+            for _ in range(10):
+                with pytest.raises(Unavailable):
+                    put(store, a=b"2")
+            assert len(os.listdir("/proc/self/fd")) <= open_files + 2, method
+            files.times = 0
+            put(store, a=method.encode())
+            assert get(store, "a") == method.encode()
+    assert len(list((tmp_path / "store").glob("writer-*"))) == 1
+
+
+def test_what_unsynced_writes_were_lost_leaves_no_trace_in_the_index(tmp_path):
+    files = FailingFiles()
+    store = LogBackend(tmp_path, LogOptions(sync="none", sync_interval=600), files)
+    put(store, old=b"durable")
+    store._log._writing.appender.sync()
+    for turn in range(1500):  # so many that closing would write an index file
+        put(store, **{f"k{turn}": b"", "old": b"%d" % turn})
+    files.fail("write", errno.EIO)
+    with pytest.raises(Unavailable):
+        put(store, large=bytes(2 << 20))
+    with pytest.raises(Unavailable, match="open the log again"):
+        store.compact()
+    store.close()
+    with LogBackend(tmp_path) as store:
+        assert [get(store, "old"), get(store, "k7")] == [b"durable", None]
+        assert list(store.verify()) == []
 
 
 def test_where_unsynced_writes_were_lost_every_later_write_fails(tmp_path):
