@@ -164,6 +164,9 @@ final class LoadedState {
         throw new IllegalStateException(
             "the state of " + key + " has " + target.size() + " keys instead of " + head.live());
       }
+      if (warm) {
+        target.advanceHead(head.oldest(), head.offset());
+      }
       if (last || warm) {
         target.addSavepoint(key.id(), key.version());
       }
