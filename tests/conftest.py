@@ -1,6 +1,23 @@
 """What holds for all tests."""
 
 import signal
+import sys
+
+import pytest
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what runs in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or children that are told to end never would
+
+
+@pytest.fixture(autouse=True)
+def _only_the_fixture_starts_spark(request):
+    """A process has one JVM of Spark, for good: if that has not the bridge, the tests of the bridge cannot run."""
+    had = _has_spark()
+    yield
+    if _has_spark() and not had and "spark" not in request.fixturenames:
+        pytest.fail("this test has started Spark in the process of all tests: let it start one of its own")
+
+
+def _has_spark():
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._gateway is not None

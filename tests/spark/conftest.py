@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -10,6 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from safekeeper.dev.hbase import HBaseServer
+from safekeeper.dev.hdfs import HdfsCluster
+from safekeeper.dev.redis import RedisServer
 from safekeeper.registry import BUNDLED
 from safekeeper.spark import PREFIX, PROVIDER, configure
 from safekeeper.testing.entry_point import write_entry_points
@@ -182,14 +187,33 @@ def rocksdb() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, str]]:
-    """The settings of our store on a backend, by the backend's scheme: one store for all queries of the tests."""
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], dict[str, str]]:
+    """The settings of our store on the embedded default: one store for all queries of the tests."""
+    url = f"{EMBEDDED}://{tmp_path_factory.mktemp('stores')}/{EMBEDDED}"
+    return lambda: {STATE + "providerClass": PROVIDER, PREFIX + "url": url}
+
+
+SERVERS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
+    "redis": lambda folder: RedisServer(folder, appendonly="yes", appendfsync="always"),
+    "hbase": HBaseServer,
+    "hdfs": HdfsCluster,
+}
+
+
+@pytest.fixture(scope="module")
+def url_on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """The URL of a store by its scheme, one for all tests of a module; its server, if it needs one, ends with them."""
     folder = tmp_path_factory.mktemp("stores")
+    with ExitStack() as running:
 
-    def ours(scheme: str = EMBEDDED) -> dict[str, str]:
-        return {STATE + "providerClass": PROVIDER, PREFIX + "url": f"{scheme}://{folder}/{scheme}"}
+        @functools.cache
+        def url_on(scheme: str) -> str:
+            if scheme in SERVERS:
+                url: str = running.enter_context(SERVERS[scheme](folder / scheme)).url
+                return url
+            return "memory:" if scheme == "memory" else f"{scheme}://{folder}/{scheme}"
 
-    return ours
+        yield url_on
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,8 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from safekeeper.spark import PREFIX
+
 STATE = "spark.sql.streaming.stateStore."
 
 
@@ -160,7 +162,9 @@ def test_a_query_gives_the_same_rows_in_every_batch(name, format, runner, events
     assert results == expected(name)
 
 
-@pytest.mark.parametrize("scheme", ("file", "sqlite", "lmdb", "objects+file"))
+@pytest.mark.timeout(900)  # servers start
 @pytest.mark.parametrize("name", ("aggregation", "inner_join", "session_windows"))
-def test_it_does_so_on_every_backend(name, scheme, runner, events, expected, ours):
-    assert run(name, runner, events, ours(scheme)) == expected(name)
+@pytest.mark.parametrize("scheme", ("memory", "file", "lmdb", "objects+file", "redis", "hbase", "hdfs", "sqlite"))
+def test_it_does_so_on_every_backend(name, scheme, runner, events, expected, ours, url_on):
+    """`sqlite:` is the sample of `docs/writing-a-backend.md`."""
+    assert run(name, runner, events, {**ours(), PREFIX + "url": url_on(scheme)}) == expected(name)

@@ -141,6 +141,26 @@ def test_without_a_url_the_error_says_what_to_set(world: Any) -> None:
         world.provider()
 
 
+def test_whoever_is_interrupted_while_an_agent_starts_gives_up(world: Any, tmp_path: Path, eventually: Any) -> None:
+    """A query that is stopped, say. Else it would wait for one agent after the other."""
+    slow = tmp_path / "slow"
+    slow.write_text(
+        f"#!/bin/sh\ncd {shlex.quote(str(tmp_path))}\n[ -e started ] && exec sleep 600\ntouch started\n"
+        f'exec {shlex.quote(sys.executable)} "$@"\n'
+    )
+    slow.chmod(0o700)
+    provider = world.provider(python=slow, agentStartMs=600_000, retryMs=600_000)
+    store = provider.open(0, None).put(1, 1, "a")
+    kill(provider.agentPid())
+    committing = provider.commitInBackground(store)
+    eventually(lambda: bool(world.jvm.TestProvider.someThreadIsIn("Agent", "awaitReady")))
+    world.jvm.TestProvider.interruptThreadsIn("Agent", "awaitReady")
+    eventually(committing.isDone)
+    with pytest.raises(Py4JJavaError, match="CANNOT_COMMIT"):
+        committing.get()
+    assert provider.agentPid() == 0
+
+
 def test_a_store_that_stays_unavailable_fails_the_commit_and_keeps_the_state(world: Any, items: Any) -> None:
     url = f"file://{world.folder}/store"
     provider = world.provider(url=url, retryMs=200)

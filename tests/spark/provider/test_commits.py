@@ -286,6 +286,23 @@ def test_cleanup_deletes_the_parts_of_what_it_deletes(world: Any) -> None:
     world.provider().open(4, None)
 
 
+def test_cleanup_deletes_no_part_of_a_commit_that_is_being_written(world: Any, items: Any) -> None:
+    """Set back to its beginning, a query commits a version below all that are kept; the parts come before the head."""
+    world.settings["spark.sql.streaming.minBatchesToRetain"] = "1"
+    provider = world.provider()
+    for version in range(5):
+        provider.open(version, None).put(0, 0, f"{version}").commit()
+    again = world.provider(valueBytes=1024)
+    store = again.open(0, None).putMany(300, 100, 7)
+    expected = items(store.items())
+    committing = again.commitInBackground(store)
+    while not committing.isDone():
+        again.provider().doCleanupMaintenance()
+    committing.get()
+    assert len(world.keys("part")) > 10
+    assert items(world.provider().open(1, None).items()) == expected
+
+
 def test_cleanup_of_a_store_without_commits_does_nothing(world: Any) -> None:
     world.provider().provider().doMaintenance()
     assert world.keys() == []

@@ -40,6 +40,18 @@ def test_a_task_that_fails_after_its_commit_can_be_repeated(world: Any, items: A
     assert items(world.provider().open(1, None).items()) == {"1:1": "by the retry"}
 
 
+def test_a_task_that_is_killed_as_it_opens_a_store_undoes_nothing_of_its_successor(world: Any, items: Any) -> None:
+    """It has given the state back before it comes to its own end."""
+    provider = world.provider(leaseMs=1000)
+    provider.open(0, None).put(1, 1, "a").commit()
+    killed = provider.killedTask(1)
+    successor = provider.open(1, None).put(2, 2, "b")
+    provider.end(killed)
+    assert items(successor.items()) == {"1:1": "a", "2:2": "b"}
+    successor.commit()
+    assert items(world.provider().open(2, None).items()) == {"1:1": "a", "2:2": "b"}
+
+
 def test_a_task_that_ends_well_gives_the_state_back(world: Any, items: Any) -> None:
     provider = world.provider(leaseMs=1000)
     provider.openInTask(0, True, None)

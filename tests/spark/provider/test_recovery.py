@@ -69,6 +69,25 @@ def test_a_state_after_a_restart_is_cleaned_and_committed_like_one_before(world:
         store.commit()
 
 
+def test_an_executor_that_catches_up_makes_commits_that_need_no_deleted_ones(world: Any, items: Any) -> None:
+    """It still has an older version in memory, and with it the place where the cleaner was then."""
+    world.settings[RETAINED] = "2"
+    small = {"leastCommitBytes": 1}
+    late, other = world.provider(**small), world.provider(**small)
+    late.commitBatches(0, 60, 2000, 100)
+    other.commitBatches(60, 8, 2000, 100)
+    other.provider().doCleanupMaintenance()
+    store = late.open(68, None)
+    assert store.metric("safekeeperCommitsRead") == 8  # the rest is in memory
+    there = other.openForReading(68, None)
+    for metric in ("safekeeperExtentBytes", "safekeeperLiveBytes"):
+        assert store.metric(metric) == there.metric(metric)
+    store.put(1, 1, "late")
+    expected = items(store.items())
+    store.commit()
+    assert items(restart(world, 69, **small).items()) == expected
+
+
 @pytest.mark.crash
 def test_while_old_commits_are_deleted_readers_get_a_version_whole_or_an_error(world: Any, items: Any) -> None:
     world.settings[RETAINED] = "2"

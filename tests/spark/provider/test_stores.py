@@ -225,6 +225,16 @@ def test_the_change_feed_has_one_change_for_each_put(world: Any) -> None:
     assert list(world.provider().changes(2, 2, None)) == ["1 put 2:2=c", "1 delete 1:1"]
 
 
+def test_the_change_feed_of_a_large_commit_is_whole_and_in_order(world: Any) -> None:
+    """Of many blocks, in several values, some of them in the middle of a record."""
+    provider = world.provider(valueBytes=8192)
+    provider.open(0, None).putMany(200, 300, 1).put(1, 1, "long " * 5000).putMany(100, 10, 2).commit()
+    provider.open(1, None).put(2, 2, "last").commit()
+    keys = [str(change).split("=")[0] for change in provider.changes(1, 2, None)]
+    first, second = ([f"0 put 0:{key}" for key in range(count)] for count in (200, 100))
+    assert keys == [*first, "0 put 1:1", *second, "1 put 2:2"]
+
+
 def test_what_the_cleaner_moves_is_no_change(world: Any) -> None:
     provider = world.provider(cleanAt=1.01)
     moved = 0

@@ -186,9 +186,13 @@ final class Agent {
     } catch (TimeoutException error) {
       stop();
       throw new IOException("the agent was not ready after " + settings.agentStartMillis() + " ms", error);
-    } catch (ExecutionException | InterruptedException error) {
+    } catch (ExecutionException error) {
       stop();
       throw new IOException("the agent could not be started", error);
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt(); // whoever asked gives up, and so does the wait for the end
+      stop();
+      throw new IOException("interrupted while the agent started", error);
     }
     JsonNode ready = answer.startsWith("{") ? JSON.readTree(answer) : JSON.createObjectNode();
     if (ready.path("ready").asBoolean()) {

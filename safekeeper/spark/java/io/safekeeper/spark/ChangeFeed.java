@@ -2,6 +2,7 @@ package io.safekeeper.spark;
 
 import java.io.IOException;
 import java.util.ArrayDeque;
+import java.util.Arrays;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Queue;
@@ -23,7 +24,9 @@ final class ChangeFeed extends NextIterator<Tuple4<Enumeration.Value, UnsafeRow,
   private final Iterator<CommitKey> chain;
   private final FamilySpec spec;
   private final int family;
+  private final Queue<byte[]> blocks = new ArrayDeque<>(); // what is left of the records of a commit
   private final Queue<Tuple4<Enumeration.Value, UnsafeRow, UnsafeRow, Object>> changes = new ArrayDeque<>();
+  private long batch; // of that commit
 
   /**
    * @param family the number of the column family whose changes are wanted
@@ -38,8 +41,12 @@ final class ChangeFeed extends NextIterator<Tuple4<Enumeration.Value, UnsafeRow,
 
   @Override
   public Tuple4<Enumeration.Value, UnsafeRow, UnsafeRow, Object> getNext() {
-    while (changes.isEmpty() && chain.hasNext()) {
-      read(chain.next());
+    while (changes.isEmpty() && (!blocks.isEmpty() || chain.hasNext())) {
+      if (blocks.isEmpty()) {
+        read(chain.next());
+      } else {
+        addChanges(blocks.remove()); // one at a time: rows take several times the memory of their bytes
+      }
     }
     finished_$eq(changes.isEmpty());
     return changes.poll();
@@ -47,18 +54,17 @@ final class ChangeFeed extends NextIterator<Tuple4<Enumeration.Value, UnsafeRow,
 
   @Override
   public void close() {
+    blocks.clear();
     changes.clear();
   }
 
   private void read(CommitKey key) {
+    batch = key.version() - 1;
     try {
       commits.read(List.of(key), new Commits.Reader() {
         @Override
         public void records(byte[] bytes, int from, int to) {
-          // The buffer is used again for the next block, and the rows are handed out later.
-          byte[] kept = new byte[to - from];
-          System.arraycopy(bytes, from, kept, 0, kept.length);
-          addChanges(kept, key.version() - 1);
+          blocks.add(Arrays.copyOfRange(bytes, from, to)); // the buffer is used again for the next block
         }
 
         @Override
@@ -70,34 +76,34 @@ final class ChangeFeed extends NextIterator<Tuple4<Enumeration.Value, UnsafeRow,
     }
   }
 
-  private void addChanges(byte[] bytes, long batch) {
+  private void addChanges(byte[] bytes) {
     for (int record = 0; record < bytes.length; record += Record.checkedSize(bytes, record, bytes.length)) {
       if (Record.family(bytes, record) == family && !Record.isCleaned(bytes, record)) {
-        addChange(bytes, record, batch);
+        addChange(bytes, record);
       }
     }
   }
 
-  private void addChange(byte[] bytes, int record, long batch) {
+  private void addChange(byte[] bytes, int record) {
     int at = Record.valueOffset(bytes, record);
     int length = Record.valueLength(bytes, record);
     if (Record.isTombstone(bytes, record)) {
-      add(RecordType.DELETE_RECORD(), bytes, record, null, batch);
+      add(RecordType.DELETE_RECORD(), bytes, record, null);
     } else if (!spec.multiple()) {
-      add(RecordType.PUT_RECORD(), bytes, record, row(bytes, at, length), batch);
+      add(RecordType.PUT_RECORD(), bytes, record, row(bytes, at, length));
     } else {
       int added = Record.added(bytes, record);
       Enumeration.Value type = added == 0 ? RecordType.PUT_RECORD() : RecordType.MERGE_RECORD();
       int from = added == 0 ? at : at + length - added;
       ValueList.Rows rows = new ValueList.Rows(bytes, from, at + length - from, new UnsafeRow(spec.valueFields()));
       while (rows.hasNext()) {
-        add(type, bytes, record, rows.next().copy(), batch);
+        add(type, bytes, record, rows.next().copy());
         type = RecordType.MERGE_RECORD();
       }
     }
   }
 
-  private void add(Enumeration.Value type, byte[] bytes, int record, UnsafeRow value, long batch) {
+  private void add(Enumeration.Value type, byte[] bytes, int record, UnsafeRow value) {
     UnsafeRow key = new UnsafeRow(spec.keyFields());
     key.pointTo(bytes, Record.at(Record.keyOffset(bytes, record)), Record.keyLength(bytes, record));
     changes.add(new Tuple4<>(type, key, value, batch));

@@ -5,6 +5,7 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Optional;
+import java.util.concurrent.locks.ReentrantLock;
 import java.util.stream.IntStream;
 
 /** The commits of one store, in the backend: one group, a key for each commit and one for the checkpoint's location. */
@@ -14,6 +15,8 @@ final class Commits {
 
   private final Agent agent;
   private final String group;
+  /** Held while the parts of a commit have no head yet, and while it is found out and deleted what nothing needs. */
+  private final ReentrantLock unfinished = new ReentrantLock();
 
   /** Receives the records of commits in order, block by block. */
   interface Reader extends Frame.Sink {
@@ -45,8 +48,11 @@ final class Commits {
     return new History(agent.ask(connection -> connection.keys(group)));
   }
 
-  /** Writes the values of a commit, each durable when its method returns, and counts what that costs. */
-  final class Writer implements Frame.Output {
+  /**
+   * Writes the values of a commit, each durable when its method returns, and counts what that costs. To be closed,
+   * whether or not the head was written.
+   */
+  final class Writer implements Frame.Output, AutoCloseable {
     private final CommitKey key;
     private long bytes;
     private long micros;
@@ -60,6 +66,9 @@ final class Commits {
 
     @Override
     public void part(int number, ByteBuffer value) throws IOException {
+      if (!unfinished.isHeldByCurrentThread()) {
+        unfinished.lock();
+      }
       put(key.part(number), value);
     }
 
@@ -76,6 +85,13 @@ final class Commits {
       hits += done.hits();
       micros += (System.nanoTime() - started) / 1000;
       bytes += value.remaining();
+    }
+
+    @Override
+    public void close() {
+      if (unfinished.isHeldByCurrentThread()) {
+        unfinished.unlock();
+      }
     }
 
     /** How many bytes were sent. */
@@ -160,15 +176,20 @@ final class Commits {
 
   /** Delete what no load of the newest version or {@code retained} older ones needs, if that is so many keys. */
   int deleteGarbage(int retained, long least) throws IOException {
-    List<byte[]> garbage = history().garbage(retained);
-    if (garbage.size() < least) {
-      return 0;
+    unfinished.lock();
+    try {
+      List<byte[]> garbage = history().garbage(retained);
+      if (garbage.size() < least) {
+        return 0;
+      }
+      for (int from = 0; from < garbage.size(); from += DELETED_AT_ONCE) {
+        List<byte[]> some = garbage.subList(from, Math.min(garbage.size(), from + DELETED_AT_ONCE));
+        agent.ask(connection -> connection.delete(group, some));
+      }
+      return garbage.size();
+    } finally {
+      unfinished.unlock();
     }
-    for (int from = 0; from < garbage.size(); from += DELETED_AT_ONCE) {
-      List<byte[]> some = garbage.subList(from, Math.min(garbage.size(), from + DELETED_AT_ONCE));
-      agent.ask(connection -> connection.delete(group, some));
-    }
-    return garbage.size();
   }
 
   /** Where the checkpoint was when the first commit was made. */

@@ -61,6 +61,16 @@ final class Extent {
     return needed < spans.size() ? headAppended - spans.get(needed).appended : 0;
   }
 
+  /** The bytes that had been appended before a place in the commit of some version, or the head if that is later. */
+  long appendedBefore(long version, long offset) {
+    return spans.stream()
+        .skip(needed)
+        .filter(span -> span.version == version)
+        .mapToLong(span -> Math.max(headAppended, span.appended + offset))
+        .findFirst()
+        .orElse(headAppended);
+  }
+
   /** The records from {@code position} on were a commit. */
   void add(long version, long position, long appendedBefore, long bytes) {
     spans.add(new Span(version, position, appendedBefore, weight));

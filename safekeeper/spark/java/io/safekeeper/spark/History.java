@@ -68,7 +68,8 @@ final class History {
    * Higher versions are kept, too.
    *
    * <p>Parts go only when their version is below all that is kept: those of a newer one may belong to a commit whose
-   * head is just being written.
+   * head is just being written. In a query that was set back to its beginning those of an older one may, too:
+   * {@link Commits} sees to that.
    */
   List<byte[]> garbage(int retained) {
     long version = latest().map(CommitKey::version).orElse(0L);

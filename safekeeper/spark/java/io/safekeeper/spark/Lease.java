@@ -60,7 +60,10 @@ final class Lease {
     return holder == who;
   }
 
-  synchronized boolean isFree() {
-    return holder == null;
+  /** Do something unless somebody has the lease; nobody gets it meanwhile. */
+  synchronized void ifFree(Runnable work) {
+    if (holder == null) {
+      work.run();
+    }
   }
 }

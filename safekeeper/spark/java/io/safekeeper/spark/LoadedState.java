@@ -164,6 +164,9 @@ final class LoadedState {
         throw new IllegalStateException(
             "the state of " + key + " has " + target.size() + " keys instead of " + head.live());
       }
+      if (warm) {
+        target.advanceHead(head.oldest(), head.offset());
+      }
       if (last || warm) {
         target.addSavepoint(key.id(), key.version());
       }
@@ -195,22 +198,23 @@ final class LoadedState {
     long version = base.version() + 1;
     long time = Math.max(System.currentTimeMillis(), lastTime + 1);
     CommitKey key = new CommitKey(version, UUID.randomUUID().toString(), base.id(), log.oldestVersion(version), time);
-    Commits.Writer writer = commits.write(key);
-    Frame.encode(log, version, settings.codec(), settings.valueBytes(), writer);
-    long frameMicros = (System.nanoTime() - started) / 1000 - writer.micros();
-    lastTime = time;
-    log.endCommit(version);
-    log.addSavepoint(key.id(), version);
-    return new Committed(
-        key,
-        frameMicros,
-        writer.micros() - writer.storeMicros(),
-        writer.storeMicros(),
-        appended,
-        cleaned,
-        writer.bytes(),
-        commits.takeAgentRestarts(),
-        writer.planned(),
-        writer.hits());
+    try (Commits.Writer writer = commits.write(key)) {
+      Frame.encode(log, version, settings.codec(), settings.valueBytes(), writer);
+      long frameMicros = (System.nanoTime() - started) / 1000 - writer.micros();
+      lastTime = time;
+      log.endCommit(version);
+      log.addSavepoint(key.id(), version);
+      return new Committed(
+          key,
+          frameMicros,
+          writer.micros() - writer.storeMicros(),
+          writer.storeMicros(),
+          appended,
+          cleaned,
+          writer.bytes(),
+          commits.takeAgentRestarts(),
+          writer.planned(),
+          writer.hits());
+    }
   }
 }

@@ -138,19 +138,21 @@ final class Pages {
     bytes += capacity - old.length;
   }
 
+  /** Where this fails, nothing has changed: it may be asked for again after an undo. */
   private void addPage(int capacity) {
-    int slot = free > 0 ? freeSlots[--free] : unusedSlot++;
-    if (slot == MAX_SLOTS) {
+    if (free == 0 && unusedSlot == MAX_SLOTS) {
       throw new IllegalStateException("the state of one partition is over 32 GB: use more partitions");
     }
-    if (slot == table.length) {
-      table = Arrays.copyOf(table, 2 * slot);
+    if (free == 0 && unusedSlot == table.length) {
+      table = Arrays.copyOf(table, 2 * unusedSlot);
     }
     if (count == slots.length) {
       slots = Arrays.copyOf(slots, 2 * count);
       ends = Arrays.copyOf(ends, 2 * count);
     }
-    table[slot] = new byte[capacity];
+    byte[] page = new byte[capacity];
+    int slot = free > 0 ? freeSlots[--free] : unusedSlot++;
+    table[slot] = page;
     bytes += capacity;
     slots[count] = slot;
     ends[count] = START;

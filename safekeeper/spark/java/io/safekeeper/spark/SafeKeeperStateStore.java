@@ -375,7 +375,9 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
   @Override
   public void abort() {
     if (phase == Phase.UPDATING) {
-      provider.undo();
+      if (provider.isLeasedBy(this)) { // else it failed to open, and what could be undone is somebody else's
+        provider.undo();
+      }
       end(Phase.ABORTED);
     }
   }

@@ -375,9 +375,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
   @Override
   public void close() {
     closed = true;
-    if (lease.isFree()) {
-      state.unload();
-    }
+    lease.ifFree(state::unload);
   }
 
   @Override

@@ -279,6 +279,24 @@ final class StateLog {
     extent.advance(extent.head(), bytes);
   }
 
+  /**
+   * The commit that was replayed last names the oldest record that it needs, so many bytes into the commit of that
+   * version: its writer's cleaner has moved what is before. Commits that are made now need no more than that one, or
+   * they would name some that may have been deleted since.
+   */
+  void advanceHead(long version, long offset) {
+    long target = extent.appendedBefore(version, offset);
+    Pages.Walk walk = pages.walk(extent.head(), pages.position());
+    extent.advance(extent.head(), 0); // past commits without records
+    while (extent.headAppended() < target && walk.next()) {
+      extent.advance(walk.after(), Record.size(walk.page(), walk.offset()));
+    }
+    if (extent.headAppended() > target) {
+      throw new IllegalStateException("a commit names an oldest record that is none: " + offset + " bytes into version "
+          + version);
+    }
+  }
+
   /** Apply records that were once committed, from {@code bytes[from]} to {@code bytes[to]}. */
   void replay(byte[] bytes, int from, int to) {
     for (int offset = from; offset < to; ) {

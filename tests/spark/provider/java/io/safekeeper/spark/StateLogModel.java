@@ -14,7 +14,7 @@ import org.apache.spark.unsafe.Platform;
 
 /**
  * Does random things to a {@link StateLog} and to plain maps, and compares them: puts, removes, commits, aborts,
- * going back, cleaning, loading from frames, and iterators that are read while all that goes on. {@code main} takes
+ * going back, catching up, cleaning, loading from frames, and iterators that are read while all that goes on. {@code main} takes
  * a seed and a number of steps; the same seed does the same things.
  */
 public final class StateLogModel {
@@ -56,11 +56,15 @@ public final class StateLogModel {
 
   private record OpenIterator(byte[][] table, Addresses addresses, Map<Long, Value> left) {}
 
-  private StateLogModel(long seed) {
-    random = new Random(seed);
+  private StateLogModel(Random random) {
+    this(random, Math.min(Pages.MAX_PAGE_BYTES, 1024 << random.nextInt(10)), 1.2 + 2 * random.nextDouble());
+  }
+
+  private StateLogModel(Random random, int pageBytes, double cleanAt) {
+    this.random = random;
+    this.pageBytes = pageBytes;
+    this.cleanAt = cleanAt;
     leastWeight = 1 << random.nextInt(14);
-    pageBytes = Math.min(Pages.MAX_PAGE_BYTES, 1024 << random.nextInt(10));
-    cleanAt = 1.2 + 2 * random.nextDouble();
     codec = Codec.values()[random.nextInt(3)];
     limit = random.nextBoolean() ? 64 << 20 : 8192;
     log = emptyLog();
@@ -73,7 +77,7 @@ public final class StateLogModel {
   }
 
   public static void run(long seed, int steps) {
-    StateLogModel model = new StateLogModel(seed);
+    StateLogModel model = new StateLogModel(new Random(seed));
     for (int step = 0; step < steps; step++) {
       try {
         model.step();
@@ -93,12 +97,16 @@ public final class StateLogModel {
       family();
     } else if (choice < 900) {
       iterate();
-    } else if (choice < 955) {
+    } else if (choice < 950) {
       commit();
+    } else if (choice < 955) {
+      failToCommit();
     } else if (choice < 970) {
       abort();
-    } else if (choice < 985) {
+    } else if (choice < 980) {
       goBack();
+    } else if (choice < 990) {
+      catchUp();
     } else {
       load();
     }
@@ -113,7 +121,10 @@ public final class StateLogModel {
     long key = random.nextInt(KEYS);
     int size = random.nextInt(2000);
     int words = size == 0 ? 600_000 : size < 10 ? 20_000 : random.nextInt(6); // sometimes more than a page
-    Value value = new Value(words, words == 0 ? 0 : random.nextInt(10) == 0 ? random.nextLong() : 0);
+    put(name, key, new Value(words, words == 0 ? 0 : random.nextInt(10) == 0 ? random.nextLong() : 0));
+  }
+
+  private void put(String name, long key, Value value) {
     byte[] keyBytes = key(key);
     byte[] valueBytes = bytes(value);
     log.put(
@@ -173,6 +184,13 @@ public final class StateLogModel {
     versions.add(version);
   }
 
+  /** The store does not take what the cleaner has moved already. */
+  private void failToCommit() {
+    log.clean(cleanAt);
+    values(log.current().version() + 1);
+    abort();
+  }
+
   private List<byte[]> values(long number) {
     List<byte[]> values = new ArrayList<>();
     Frame.Output output = new Frame.Output() {
@@ -214,6 +232,27 @@ public final class StateLogModel {
     }
   }
 
+  /** Go back and replay what was committed since, as an executor does that has an older version in memory. */
+  private void catchUp() {
+    abort();
+    int size = versions.size();
+    Version from = versions.get(Math.max(0, size - 1 - random.nextInt(3)));
+    if (!log.canUndoTo(from.number, from.id)) {
+      return;
+    }
+    long extent = log.extentBytes();
+    log.undoTo(from.id);
+    for (Version version : versions.subList(versions.indexOf(from) + 1, size)) {
+      replay(version, 0);
+      Frame.Head head = Frame.head(version.values.get(version.values.size() - 1));
+      log.advanceHead(head.oldest(), head.offset());
+      log.addSavepoint(version.id, version.number);
+      check(log.oldestVersion(version.number) >= version.oldest, "the oldest commit that is needed");
+      check(log.size() == head.live(), "the keys that a frame counts");
+    }
+    check(log.extentBytes() <= Math.max(extent, leastWeight), "what a load would replay"); // a last one may be empty
+  }
+
   /** Load some version from what was stored, as a restart would: from its oldest needed commit on. */
   private void load() {
     while (versions.size() > 2 && random.nextBoolean()) {
@@ -252,6 +291,35 @@ public final class StateLogModel {
     check(headBytes.length <= limit, "the size of a head");
     check(decoder.head(headBytes) == head.rawBytes(), "the bytes that a frame counts");
     log.endCommit(version.number);
+  }
+
+  /**
+   * Fill a log until it has no room for another page, so that addresses use all of their bits; the put that fails can
+   * be undone, and what was committed before is still there, and a load finds it.
+   */
+  public static void fill() {
+    StateLogModel model = new StateLogModel(new Random(0), 1024, Double.POSITIVE_INFINITY);
+    long key = 0;
+    for (; model.log.pages().bytes() < 50 << 20; key++) {
+      model.put("default", key, new Value(60, key));
+    }
+    model.commit();
+    for (int attempt = 0; attempt < 3; attempt++) {
+      try {
+        for (long more = key; ; more++) {
+          model.put("default", more, new Value(60, more));
+        }
+      } catch (IllegalStateException error) {
+        check(error.getMessage().contains("over 32 GB"), error.getMessage());
+      }
+      model.abort();
+      model.compareAll();
+    }
+    model.put("default", 7, new Value(3, 0));
+    model.commit();
+    model.compareAll();
+    model.load();
+    model.compareAll();
   }
 
   private void compareAll() {

@@ -142,6 +142,25 @@ public final class TestProvider {
     }
   }
 
+  /** A task that was killed when it opened a store, and has not come to its end yet. */
+  public TaskContextImpl killedTask(long version) {
+    TaskContextImpl task = TaskContext$.MODULE$.empty();
+    TaskContext$.MODULE$.setTaskContext(task);
+    try {
+      task.markInterrupted("the test kills it");
+      open(version, null);
+    } catch (Exception error) {
+      return task;
+    } finally {
+      TaskContext$.MODULE$.unset();
+    }
+    throw new AssertionError("a store was opened in a task that was killed");
+  }
+
+  public void end(TaskContextImpl task) {
+    task.markTaskCompleted(None$.empty());
+  }
+
   /** Do something in another thread. */
   public static <T> Future<T> inBackground(Callable<T> work) {
     CompletableFuture<T> result = new CompletableFuture<>();
@@ -159,10 +178,21 @@ public final class TestProvider {
 
   /** Whether a thread is in a method of a class of this package. */
   public static boolean someThreadIsIn(String type, String method) {
+    return !threadsIn(type, method).isEmpty();
+  }
+
+  /** Interrupt the threads that are in a method of a class of this package. */
+  public static void interruptThreadsIn(String type, String method) {
+    threadsIn(type, method).forEach(Thread::interrupt);
+  }
+
+  private static List<Thread> threadsIn(String type, String method) {
     String name = TestProvider.class.getPackageName() + "." + type;
-    return Thread.getAllStackTraces().values().stream()
-        .flatMap(Arrays::stream)
-        .anyMatch(line -> line.getClassName().equals(name) && line.getMethodName().equals(method));
+    return Thread.getAllStackTraces().entrySet().stream()
+        .filter(thread -> Arrays.stream(thread.getValue())
+            .anyMatch(line -> line.getClassName().equals(name) && line.getMethodName().equals(method)))
+        .map(Map.Entry::getKey)
+        .toList();
   }
 
   public Future<TestStore> openInBackground(long version) {
