@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from safekeeper import Bounds, CheckpointId, QueueFull, Receipt, SafeKeeper, TooLarge, Unavailable
+from safekeeper import Backoff, Bounds, CheckpointId, QueueFull, Receipt, SafeKeeper, TooLarge, Unavailable
 from safekeeper.backend import MAX_VALUE_BYTES, Batch
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.testing import Faulty, Slow
@@ -227,6 +227,40 @@ def test_a_later_save_never_loses_to_an_earlier_one_whatever_the_workers(overflo
             last[id] = list(state) if isinstance(state, tuple) else state
         keeper.flush()
         assert {id: keeper.fetch(id) for id in ids} == last
+
+
+class Away(MemoryBackend):
+    """Does not answer until it is back."""
+
+    back = False
+
+    def write(self, batch: Batch) -> Receipt:
+        if not self.back:
+            raise Unavailable("away")
+        return super().write(batch)
+
+
+def test_what_is_tried_again_is_not_dropped_for_what_has_come_meanwhile(eventually):
+    """A worker's batch is on top of the bounds, and stays so between two tries."""
+    store, stop, bounds = Away(), threading.Event(), Bounds(count=3)
+    backoff = Backoff(first=0.0001, most=0.0002)
+    with SafeKeeper(store, overflow="drop-oldest", storage_queue=bounds, backoff=backoff, deadline=1000) as keeper:
+
+        def go_on_saving():
+            while not stop.is_set():
+                keeper.save(B, 1)
+
+        in_hand = keeper.save(A, 1)
+        eventually(lambda: keeper.metrics().retries > 0)
+        savers = [threading.Thread(target=go_on_saving) for _ in range(4)]
+        for saver in savers:
+            saver.start()
+        eventually(lambda: keeper.metrics().retries > 200 and keeper.metrics().dropped > 200)
+        store.back = True
+        stop.set()
+        for saver in savers:
+            saver.join()
+        in_hand.result()
 
 
 def test_order_is_kept_across_failed_tries():
