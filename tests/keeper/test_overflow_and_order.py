@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -181,6 +182,44 @@ def test_queues_are_bounded_in_bytes_and_a_larger_entry_enters_an_empty_one(stor
             assert not keeper.save(B, bytes(600)).done()
             assert keeper.save(C, bytes(600)).done(), "the two together are over the bound"
             assert not keeper.save(D, bytes(300)).done()
+
+
+@pytest.mark.parametrize("size", (90_000, 200_000), ids=("fits", "larger than the bound"))
+@pytest.mark.parametrize("overflow", ("block", "coalesce"))
+def test_a_large_state_finds_room_although_small_ones_keep_coming(overflow, size, eventually):
+    """They may not overtake it for ever, although there is always room for one of them."""
+
+    class Slowly:
+        name = "slowly"
+
+        def dumps(self, state):
+            time.sleep(0.001)
+            return state
+
+        def loads(self, data):
+            return data
+
+    stop, bounds = threading.Event(), Bounds(nbytes=100_000)
+    with SafeKeeper("memory:", serializer=Slowly(), overflow=overflow, serialization_queue=bounds) as keeper:
+
+        def go_on_saving(thread: int) -> None:
+            n = 0
+            while not stop.is_set():
+                n += 1
+                keeper.save(CheckpointId("small", b"%d-%d" % (thread, n)), bytes(5000))
+
+        savers = [threading.Thread(target=go_on_saving, args=(thread,)) for thread in range(3)]
+        for saver in savers:
+            saver.start()
+        try:
+            eventually(lambda: keeper._pipeline.serialization.queue.blocked == 3)
+            large = keeper.save(A, bytes(size), deadline=60)
+            assert keeper.metrics().expired == 0
+        finally:
+            stop.set()
+            for saver in savers:
+                saver.join()
+        large.result()
 
 
 def test_a_coalesced_state_that_grows_respects_the_bytes(store, eventually):
