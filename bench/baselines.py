@@ -80,4 +80,7 @@ def open_store(url: str) -> Backend:
     try:
         return Baseline.from_url(parsed)
     except ModuleNotFoundError as error:
-        raise BadUrl(f"{parsed.scheme}: needs the module {error.name}: pip install 'safekeeper[bench]'") from error
+        where = ", on Python 3.12 or earlier" if error.name == "plyvel" else ""
+        raise BadUrl(
+            f"{parsed.scheme}: needs the module {error.name}: pip install 'safekeeper[bench]'{where}"
+        ) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from itertools import islice
 from typing import Any, Self
 
 from safekeeper.backend import CheckpointId, Receipt
@@ -49,8 +50,9 @@ class AsyncKeeper:
     ) -> AsyncIterator[tuple[bytes, Any]]:
         """As `SafeKeeper.recover`; *progress* is called in another thread."""
         states = self.keeper.recover(group, batch=batch, progress=progress)
-        while (item := await asyncio.to_thread(next, states, None)) is not None:
-            yield item
+        while some := await asyncio.to_thread(list, islice(states, batch)):
+            for item in some:
+                yield item
 
     async def flush(self, timeout: float | None = None) -> None:
         """As `SafeKeeper.flush`."""

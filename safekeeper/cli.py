@@ -22,7 +22,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 import safekeeper
 from safekeeper import copying
@@ -123,7 +123,8 @@ def backends(as_json: AsJson = False) -> None:
     if as_json:
         _print_json([asdict(row) for row in rows])
         return
-    table = Table("scheme", "scope", "survives", "state", "what it is", box=None, header_style="bold")
+    state = Column("state", min_width=len("'safekeeper[objects]'"))  # or a narrow terminal cuts what is to be typed
+    table = Table("scheme", "scope", "survives", state, "what it is", box=None, header_style="bold")
     for row in rows:
         table.add_row(*asdict(row).values())
     out.print(table)

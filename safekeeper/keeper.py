@@ -87,23 +87,28 @@ class SafeKeeper:
         self._deadline = deadline
         self.backend = registry.open(store) if isinstance(store, str) else store
         """The store. Reading and listing it directly is fine; what is written directly overtakes what is queued."""
-        self._pipeline = Pipeline(
-            self.backend,
-            self._encode,
-            closes_backend=isinstance(store, str),
-            overflow=overflow,
-            serialization_queue=serialization_queue,
-            storage_queue=storage_queue,
-            serialization_workers=serialization_workers,
-            storage_workers=storage_workers,
-            keep_alive=keep_alive,
-            lock_timeout=lock_timeout,
-            close_deadline=close_deadline,
-            backoff=backoff,
-        )
-        self._reader = Reader(
-            self.backend, self._pipeline, timeout=fetch_timeout, threads=fetch_threads, fuse=fuse or Fuse()
-        )
+        try:
+            self._pipeline = Pipeline(
+                self.backend,
+                self._encode,
+                closes_backend=isinstance(store, str),
+                overflow=overflow,
+                serialization_queue=serialization_queue,
+                storage_queue=storage_queue,
+                serialization_workers=serialization_workers,
+                storage_workers=storage_workers,
+                keep_alive=keep_alive,
+                lock_timeout=lock_timeout,
+                close_deadline=close_deadline,
+                backoff=backoff,
+            )
+            self._reader = Reader(
+                self.backend, self._pipeline, timeout=fetch_timeout, threads=fetch_threads, fuse=fuse or Fuse()
+            )
+        except ValueError:
+            if isinstance(store, str):
+                self.backend.close()
+            raise
 
     def save(
         self,

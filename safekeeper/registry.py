@@ -88,9 +88,12 @@ def backend_class(scheme: str) -> type[Backend]:
         return _import_bundled(scheme, row)
     if point := third_party().get(scheme):
         try:
-            return typing.cast("type[Backend]", point.load())
+            cls = point.load()
         except Exception as error:
             raise BadUrl(f"the backend {point.value} for {scheme}: does not load: {error}") from error
+        if not (isinstance(cls, type) and issubclass(cls, Backend)):
+            raise BadUrl(f"the backend {point.value} for {scheme}: is no subclass of safekeeper.Backend")
+        return cls
     known = sorted({*BUNDLED, *third_party()})
     raise BadUrl(f"no backend for {scheme}:{guess(scheme, known)}; there are: {', '.join(known)}")
 

@@ -212,9 +212,9 @@ class Codec:
             raise BadState(f"was written by the serializer {name!r}, this keeper has {mine!r}: fetch it with {name!r}")
         if flags & ~_ZSTD:
             raise BadState("was written by a later version of safekeeper: update it")
-        if flags & _ZSTD:
-            payload = (self._zstd or _Zstd()).decompress(payload)
         try:
+            if flags & _ZSTD:
+                payload = (self._zstd or _Zstd()).decompress(payload)
             state = self._serializer.loads(payload)
         except Exception as error:
             raise BadState(f"{mine} cannot read its own bytes: {error}") from error

@@ -12,6 +12,8 @@ from safekeeper.queues.queue import LaneQueue
 from safekeeper.queues.stage import Stage
 from safekeeper.queues.ticket import Entry
 
+_PATIENCE = 0.1  # seconds that an entry may be overtaken by others while it waits for room
+
 Overflow: TypeAlias = Literal["block", "reject", "drop-oldest", "coalesce"]
 """What a save does that finds a queue full; `SafeKeeper` explains them."""
 
@@ -29,24 +31,35 @@ class Entrance:
         """Put *entry* on the queue of *stage*, or settle it if that cannot be. False, and nothing has happened, if it
         would have to wait for room and may not."""
         queue, completions = stage.queue, self._completions
-        while entry.outcome is None:
-            if self._overflow == "coalesce" and self._coalesce(queue, entry):
-                return True
-            if queue.has_room(entry):
-                self._push(stage, entry)
-                return True
-            if self._overflow == "reject" or completions.in_callback:
-                completions.metrics.rejected += 1
-                self._give_way(queue, entry, "rejected")
-            elif self._overflow == "drop-oldest":
-                completions.metrics.dropped += 1
-                self._give_way(queue, queue.oldest(), "dropped as the oldest")
-            elif wait:
-                self._wait_for_room(queue, entry)
-            else:
-                return False
+        try:
+            while entry.outcome is None:
+                if self._overflow == "coalesce" and self._coalesce(queue, entry):
+                    return True
+                if queue.has_room(entry) and not (queue.line and self._would_overtake(queue, entry)):
+                    self._push(stage, entry)
+                    return True
+                if self._overflow == "reject" or completions.in_callback:
+                    completions.metrics.rejected += 1
+                    self._give_way(queue, entry, "rejected")
+                elif self._overflow == "drop-oldest":
+                    completions.metrics.dropped += 1
+                    self._give_way(queue, queue.oldest(), "dropped as the oldest")
+                elif wait:
+                    self._wait_for_room(queue, entry)
+                else:
+                    return False
+        finally:
+            if queue.line and entry in queue.line:
+                del queue.line[entry]
+                queue.space.notify_all()  # some may have waited for this one
         entry.drop_state()
         return True
+
+    def _would_overtake(self, queue: LaneQueue, entry: Entry) -> bool:
+        """Whether another has waited so long that nobody may overtake it any more: a large entry would never find room
+        among small ones. Up to then everybody may, as handing over from thread to thread takes long."""
+        first, since = next(iter(queue.line.items()))
+        return first is not entry and since < time.monotonic() - _PATIENCE and not self._completions.in_callback
 
     def _coalesce(self, queue: LaneQueue, entry: Entry) -> bool:
         """Let the waiting entry of the same id carry *entry* too, if there is one and room for it."""
@@ -76,10 +89,8 @@ class Entrance:
         self._completions.settle(entry, error)
 
     def _wait_for_room(self, queue: LaneQueue, entry: Entry) -> None:
-        queue.blocked += 1
-        try:
-            queue.space.wait(min(max(entry.deadline - time.monotonic(), 0.0), TIMEOUT_MAX))
-        finally:
-            queue.blocked -= 1
+        now = time.monotonic()
+        queue.line.setdefault(entry, now)
+        queue.space.wait(min(max(entry.deadline - now, 0.0), TIMEOUT_MAX))
         if entry.outcome is None and entry.deadline <= time.monotonic():
             self._completions.expire_entry(entry)

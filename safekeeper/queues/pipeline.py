@@ -160,6 +160,11 @@ class Pipeline:
             lock.release()
 
     def _store(self, entries: list[Entry]) -> None:
+        while entries:
+            entries = self._write(entries)
+
+    def _write(self, entries: list[Entry]) -> list[Entry]:
+        """Write *entries* as one batch; what to write next if the store was unavailable."""
         batch = Batch()
         started = time.monotonic()
         outcome: Outcome
@@ -173,8 +178,7 @@ class Pipeline:
             if not isinstance(outcome, Receipt):
                 raise TypeError(f"it returned {outcome!r} instead of a Receipt")
         except Unavailable as error:
-            self._try_again(entries, error)
-            return
+            return self._try_again(entries, error)
         except BaseException as error:
             outcome = _as_outcome(error, "the backend")
         with self.lock:
@@ -189,6 +193,7 @@ class Pipeline:
                     self.completions.settle(entry, outcome)
                 self.storage.queue.release(entry)
         self.completions.report()
+        return []
 
     def _count_batch(self, batch: Batch, outcome: Outcome, seconds: float) -> None:
         self.metrics.store.record(seconds)
@@ -201,8 +206,8 @@ class Pipeline:
             self.completions.notices.note("the store answers again, after %d failed tries", self._failures)
             self._failures, self.completions.trouble = 0, None
 
-    def _try_again(self, entries: list[Entry], error: Unavailable) -> None:
-        """Wait a while, then put *entries* back, to be written together with what has come meanwhile."""
+    def _try_again(self, entries: list[Entry], error: Unavailable) -> list[Entry]:
+        """Wait a while; then *entries*, together with what has come meanwhile."""
         with self.lock:
             self._failures += 1
             self.completions.trouble = error
@@ -218,6 +223,8 @@ class Pipeline:
                 else:
                     entry.drop_state()
                     self.storage.queue.release(entry)
+            # Under the same lock: a newcomer would find the queue overfull, and drop what was in hand.
+            return self.storage.take()
 
     # Looking, waiting and closing
 

@@ -43,8 +43,8 @@ class LaneQueue:
         self.nbytes = 0
         self.space = Condition(lock)
         """Notified when something left and somebody waits for room."""
-        self.blocked = 0
-        """How many threads wait for room."""
+        self.line: dict[Entry, float] = {}
+        """What waits for room, the longest waiting first, with the time since when; each in a thread of its own."""
         # Ordered dicts serve as queues from whose middle a completed entry can be removed at once.
         self._waiting: OrderedDict[Entry, None] = OrderedDict()
         self._ready: OrderedDict[Entry, None] = OrderedDict()
@@ -70,6 +70,11 @@ class LaneQueue:
     def oldest(self) -> Entry:
         """The entry that has waited longest. There must be one."""
         return next(iter(self._waiting))
+
+    @property
+    def blocked(self) -> int:
+        """How many threads wait for room."""
+        return len(self.line)
 
     @property
     def fill(self) -> float:
@@ -161,5 +166,5 @@ class LaneQueue:
         self.nbytes -= entry.size
 
     def _tell_blocked(self) -> None:
-        if self.blocked:
+        if self.line:
             self.space.notify_all()

@@ -83,6 +83,13 @@ class Stage:
         self._news.notify_all()
         self.queue.space.notify_all()
 
+    def take(self) -> list[Entry]:
+        """What is ready, for the thread that calls; another one is woken for the rest. Called with the lock held."""
+        entries = self.queue.take(self._at_once)
+        if self.queue:
+            self.wake()
+        return entries
+
     def _run(self) -> None:
         while entries := self._next():
             self._work(entries)
@@ -91,9 +98,7 @@ class Stage:
         """What to work on next; nothing if this thread is to end."""
         with self._lock:
             while not self._stopped:
-                if entries := self.queue.take(self._at_once):
-                    if self.queue:
-                        self.wake()
+                if entries := self.take():
                     return entries
                 self._idle += 1
                 notified = self._news.wait(self._keep_alive)

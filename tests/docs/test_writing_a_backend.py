@@ -4,30 +4,29 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
-from safekeeper.registry import ENTRY_POINT_GROUP
 from safekeeper.testing import BackendContract
-from safekeeper.testing.entry_point import write_entry_points
 
 PAGE = (Path(__file__).parents[2] / "docs" / "writing-a-backend.md").read_text()
 
 
 @pytest.fixture
 def project(tmp_path):
-    """A folder with the files of the page, as `pip install --editable` would leave it."""
+    """A folder with the files of the page, and its backend installed below it."""
     for name, text in re.findall(r"^```\w+ file=(\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
         (tmp_path / name).write_text(text)
-    settings = tomllib.loads((tmp_path / "pyproject.toml").read_text())
-    write_entry_points(tmp_path, settings["project"]["entry-points"][ENTRY_POINT_GROUP])
+    offline = ["--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-build-isolation"]
+    command = [sys.executable, "-m", "pip", "install", *offline, "--target", "installed", "."]
+    installed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert installed.returncode == 0, installed.stderr
     return tmp_path
 
 
 def run(project, *arguments):
-    path = os.pathsep.join([str(project), *filter(None, sys.path)])
+    path = os.pathsep.join([str(project / "installed"), *filter(None, sys.path)])
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=project,

@@ -30,6 +30,26 @@ def test_the_same_keeper_awaited(store):
     asyncio.run(main())
 
 
+def test_recovery_goes_to_another_thread_once_a_batch(store, monkeypatch):
+    hops, to_thread = [], asyncio.to_thread
+
+    def counted(*call):
+        hops.append(call)
+        return to_thread(*call)
+
+    async def main():
+        async with AsyncKeeper(SafeKeeper(store)) as keeper:
+            await asyncio.gather(*(keeper.save(CheckpointId("group", b"%d" % n), n) for n in range(1000)))
+            monkeypatch.setattr(asyncio, "to_thread", counted)
+            assert sorted([state async for _, state in keeper.recover("group", batch=100)]) == list(range(1000))
+            assert len(hops) == 11
+            store.fail("read")
+            with pytest.raises(Unavailable):
+                [state async for _, state in keeper.recover("group")]
+
+    asyncio.run(main())
+
+
 def test_saves_that_are_awaited_together_share_batches(store):
     async def main():
         async with AsyncKeeper(SafeKeeper(store)) as keeper:

@@ -495,9 +495,14 @@ def test_warnings_say_what_to_do_and_do_not_repeat_themselves(store, caplog):
     ),
     ids=lambda settings: next(iter(settings)),
 )
-def test_settings_that_make_no_sense_are_refused(settings):
+def test_settings_that_make_no_sense_are_refused_and_leave_nothing_open(settings, monkeypatch):
+    opened: list[MemoryBackend] = []
+    monkeypatch.setattr("safekeeper.registry.open", lambda url: opened.append(MemoryBackend()) or opened[0])
     with pytest.raises(ValueError, match=r"\w"):
         SafeKeeper("memory:", **settings)
+    for backend in opened:
+        with pytest.raises(Closed):
+            backend.read([])
 
 
 def test_saves_from_many_threads_all_complete():

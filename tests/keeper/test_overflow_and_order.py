@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
-from safekeeper import Bounds, CheckpointId, QueueFull, Receipt, SafeKeeper, TooLarge, Unavailable
+from safekeeper import Backoff, Bounds, CheckpointId, QueueFull, Receipt, SafeKeeper, TooLarge, Unavailable
 from safekeeper.backend import MAX_VALUE_BYTES, Batch
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.testing import Faulty, Slow
@@ -183,6 +184,44 @@ def test_queues_are_bounded_in_bytes_and_a_larger_entry_enters_an_empty_one(stor
             assert not keeper.save(D, bytes(300)).done()
 
 
+@pytest.mark.parametrize("size", (90_000, 200_000), ids=("fits", "larger than the bound"))
+@pytest.mark.parametrize("overflow", ("block", "coalesce"))
+def test_a_large_state_finds_room_although_small_ones_keep_coming(overflow, size, eventually):
+    """They may not overtake it for ever, although there is always room for one of them."""
+
+    class Slowly:
+        name = "slowly"
+
+        def dumps(self, state):
+            time.sleep(0.001)
+            return state
+
+        def loads(self, data):
+            return data
+
+    stop, bounds = threading.Event(), Bounds(nbytes=100_000)
+    with SafeKeeper("memory:", serializer=Slowly(), overflow=overflow, serialization_queue=bounds) as keeper:
+
+        def go_on_saving(thread: int) -> None:
+            n = 0
+            while not stop.is_set():
+                n += 1
+                keeper.save(CheckpointId("small", b"%d-%d" % (thread, n)), bytes(5000))
+
+        savers = [threading.Thread(target=go_on_saving, args=(thread,)) for thread in range(3)]
+        for saver in savers:
+            saver.start()
+        try:
+            eventually(lambda: keeper._pipeline.serialization.queue.blocked == 3)
+            large = keeper.save(A, bytes(size), deadline=60)
+            assert keeper.metrics().expired == 0
+        finally:
+            stop.set()
+            for saver in savers:
+                saver.join()
+        large.result()
+
+
 def test_a_coalesced_state_that_grows_respects_the_bytes(store, eventually):
     with SafeKeeper(store, serializer=None, storage_queue=Bounds(count=10, nbytes=1000)) as keeper:
         with store.hold("write") as gate:
@@ -227,6 +266,40 @@ def test_a_later_save_never_loses_to_an_earlier_one_whatever_the_workers(overflo
             last[id] = list(state) if isinstance(state, tuple) else state
         keeper.flush()
         assert {id: keeper.fetch(id) for id in ids} == last
+
+
+class Away(MemoryBackend):
+    """Does not answer until it is back."""
+
+    back = False
+
+    def write(self, batch: Batch) -> Receipt:
+        if not self.back:
+            raise Unavailable("away")
+        return super().write(batch)
+
+
+def test_what_is_tried_again_is_not_dropped_for_what_has_come_meanwhile(eventually):
+    """A worker's batch is on top of the bounds, and stays so between two tries."""
+    store, stop, bounds = Away(), threading.Event(), Bounds(count=3)
+    backoff = Backoff(first=0.0001, most=0.0002)
+    with SafeKeeper(store, overflow="drop-oldest", storage_queue=bounds, backoff=backoff, deadline=1000) as keeper:
+
+        def go_on_saving():
+            while not stop.is_set():
+                keeper.save(B, 1)
+
+        in_hand = keeper.save(A, 1)
+        eventually(lambda: keeper.metrics().retries > 0)
+        savers = [threading.Thread(target=go_on_saving) for _ in range(4)]
+        for saver in savers:
+            saver.start()
+        eventually(lambda: keeper.metrics().retries > 200 and keeper.metrics().dropped > 200)
+        store.back = True
+        stop.set()
+        for saver in savers:
+            saver.join()
+        in_hand.result()
 
 
 def test_order_is_kept_across_failed_tries():

@@ -157,3 +157,10 @@ def test_without_a_serializer_bytes_are_stored_as_they_are(store):
 def test_importing_safekeeper_does_not_import_what_may_not_be_needed(module):
     program = f"import sys, safekeeper; sys.exit({module!r} in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_without_zstandard_what_was_compressed_says_what_to_install(monkeypatch):
+    packed = Codec(serializer_named("raw"), compression="zstd").encode(bytes(10_000))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(BadState, match=r"pip install 'safekeeper\[zstd\]'"):
+        Codec(serializer_named("raw")).decode(packed)

@@ -6,6 +6,7 @@ import pytest
 import safekeeper
 from safekeeper import BadUrl, Size, Survives, Url
 from safekeeper.registry import BUNDLED, Bundled
+from safekeeper.testing.entry_point import write_entry_points
 
 
 @pytest.mark.parametrize(
@@ -115,3 +116,16 @@ def test_asserted_flags_are_declared_and_kept_apart(tmp_path):
     with safekeeper.open(f"file://{tmp_path}/x?assert=host,power") as store:
         assert Survives.HOST in store.survives
         assert store.asserted == Survives.HOST
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [("no_such_module:X", "does not load: No module named"), ("json:loads", "is no subclass of safekeeper.Backend")],
+    ids=["does not load", "no backend"],
+)
+def test_an_entry_point_that_is_no_backend_is_one_line(target, says, tmp_path, monkeypatch):
+    write_entry_points(tmp_path, {"theirs": target})
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BadUrl, match=f"the backend {target} for theirs: {says}") as caught:
+        safekeeper.open("theirs:x")
+    assert "\n" not in str(caught.value)
