@@ -97,6 +97,7 @@ class Appender:
         appender: Appender | None = None
         try:
             store.begin_writing(_load_or_begin(root, seat))
+            _sync_tail(store)
             appender = cls(root, store, seat.lock_fd, seat.epoch)
             appender._take_over()
         except BaseException:
@@ -109,13 +110,6 @@ class Appender:
 
     def _take_over(self) -> None:
         """Seal what the writer before left, durably, and begin a segment."""
-        segments = self._store.state.manifest.segments
-        if segments and segments[-1].end is None:
-            fd = os.open(self.folder / segments[-1].file_name, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                self._files.sync(fd)  # what was found there may be in memory only
-            finally:
-                os.close(fd)
         self._begin_segment()
         self._head.publish(self._flushed, self._synced)
         named = self._store.state.manifest.file_names()
@@ -398,6 +392,17 @@ def _load_or_begin(root: Root, seat: Seat) -> State:
         seed = root.seed() or secrets.randbits(64)
         state = State(Manifest(seed), Index(IndexTable(seed)))
     return state
+
+
+def _sync_tail(store: Store) -> None:
+    """Make durable what was found in the open segment, which may be in memory only, before a new head shows it."""
+    segments = store.state.manifest.segments
+    if segments and segments[-1].end is None:
+        fd = os.open(store.folder / segments[-1].file_name, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            store.files.sync(fd)
+        finally:
+            os.close(fd)
 
 
 def _numbers(folder: Path) -> Iterator[int]:

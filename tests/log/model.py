@@ -1,8 +1,9 @@
 """The protocol of several writers ("Several writers" in `docs/format.md`) as a small model, explored exhaustively.
 
 Each process is a generator that yields between any two steps that others can come between. `explore` tries every order
-of steps, with kills where a scenario allows them, and checks each history against the contract's order. `Mistakes` are
-the steps left out or done in the wrong order; each must be caught by some scenario.
+of steps, with kills where a scenario allows them, and checks each history against the contract's order. A power cut is
+a process of one step, which ends all others. `Mistakes` are the steps left out or done in the wrong order; each must
+be caught by some scenario.
 
 One id is enough: what is promised is the order of the writes of one id.
 """
@@ -34,13 +35,19 @@ class Mistake(enum.Enum):
     NONE = "nothing wrong"
     NO_LOOK = "a writer does not look at what others have taken"
     TAKE_LATE = "a writer says what it has taken after it wrote, not before"
-    ANSWER_BEFORE_SYNC = "a writer answers before its block is there"
+    ANSWER_BEFORE_WRITE = "a writer answers before its block is there"
+    ANSWER_BEFORE_SYNC = "a writer answers before its block is durable"
     SHOW_LATE = "a writer answers before readers can see the block"
     NO_FENCE_CHECK = "a writer does not look whether it was taken over"
     TAIL_BEFORE_FENCE = "a claim reads the tail and sets the fence then"
+    TAIL_NOT_SYNCED = "a claim shows a tail that is not durable"
+    ANSWER_BEFORE_MANIFEST = "a claim is written to before the manifest that names its segment is durable"
+    OLD_LISTING = "nobody lists the folders again when one was claimed"
     DROP_BLINDLY = "a grave is dropped although another folder has something older"
     DROP_UNSETTLED = "a grave is dropped although a writer may still bring something older"
     SETTLED_TOO_LATE = "whether writers are settled is looked at after their folders were"
+    DROP_EARLY = "a grave is dropped although what it hides would be back after a power cut"
+    COPY_NOT_SYNCED = "a manifest names a copy that is not durable"
     LOOK_ONCE = "a reader does not look again when a folder has changed meanwhile"
     NO_CATCHING_UP = "a reader does not catch up"
 
@@ -61,6 +68,7 @@ class Head:
     taken: int = 0
     choosing: bool = False
     fenced: bool = False
+    generation: int = 0
 
 
 @dataclass
@@ -69,10 +77,15 @@ class Segment:
 
     number: int = field(default_factory=_number)
     records: list[Record] = field(default_factory=list)
-    sealed_at: int | None = None
+    synced: int = 0
+    """How many of the records are durable."""
 
-    def readable(self) -> list[Record]:
-        return self.records[: self.sealed_at]
+    def sync(self, end: int | None = None) -> None:
+        self.synced = max(self.synced, len(self.records) if end is None else end)
+
+
+Manifest = list[tuple[Segment, int | None]]
+"""The segments, each with its end if it is sealed."""
 
 
 @dataclass
@@ -81,13 +94,28 @@ class Folder:
 
     epoch: int
     head: Head = field(default_factory=Head)
-    segments: list[Segment] = field(default_factory=lambda: [Segment()])
+    manifest: Manifest = field(default_factory=lambda: [(Segment(), None)])
+    durable: Manifest = field(default_factory=list)
+    """What a power cut leaves."""
     generation: int = 0
+
+    def __post_init__(self) -> None:
+        self.durable = self.manifest
+
+    def stored(self) -> list[Record]:
+        """What is there."""
+        return [record for segment, end in self.manifest for record in segment.records[:end]]
 
     def records(self) -> list[Record]:
         """What readers may see."""
-        visible = self.head.visible
-        return [record for segment in self.segments for record in segment.readable() if record[0] <= visible]
+        return [record for record in self.stored() if record[0] <= self.head.visible]
+
+    def replace(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.generation += 1
+
+    def sync(self) -> None:
+        self.durable, self.head.generation = self.manifest, self.generation
 
     def mark(self) -> tuple[int, int, int]:
         """What tells a reader whether anything has changed."""
@@ -102,6 +130,19 @@ class World:
     folders: list[Folder]
     history: list[Operation] = field(default_factory=list)
     clock: Callable[[], int] = field(default_factory=lambda: count(1).__next__)
+    powerless: bool = False
+    first: list[Folder] = field(default_factory=list, repr=False)
+    """The folders that were there in the beginning."""
+
+    epochs: list[int] = field(default_factory=list, repr=False)
+    """Whose they were."""
+
+    def __post_init__(self) -> None:
+        self.first, self.epochs = list(self.folders), [folder.epoch for folder in self.folders]
+
+    def listed(self) -> list[Folder]:
+        """The folders as a process knows them."""
+        return self.first if self.mistake is Mistake.OLD_LISTING else self.folders
 
     def begin(self, kind: str, value: Value = None) -> Operation:
         operation = Operation(kind, value, self.clock())
@@ -112,25 +153,34 @@ class World:
         operation.end, operation.certain = self.clock(), certain
 
 
-def write(world: World, folder: Folder, value: Value) -> Steps:
-    """One write, as in "Append"."""
+def write(world: World, folder: Folder, epoch: int, value: Value) -> Steps:
+    """One write by the writer with that epoch, as in "Append"."""
     operation = world.begin("write", value)
-    head, segment, epoch, wrong = folder.head, folder.segments[-1], folder.epoch, world.mistake
+    if folder.epoch != epoch:  # taken over before it began: its file is sealed, and its head says so
+        world.end(operation, certain=False)
+        return
+    head, segment, wrong = folder.head, folder.manifest[-1][0], world.mistake
     head.choosing = True
     yield
-    others = [other.head.taken for other in world.folders if other.head is not head]
+    others = [other.head.taken for other in world.listed() if other.head is not head]
     sequence = max([head.taken, *([] if wrong is Mistake.NO_LOOK else others)]) + 1
     yield
     if wrong is not Mistake.TAKE_LATE:
         head.taken, head.choosing = sequence, False
         yield
-    if wrong is Mistake.ANSWER_BEFORE_SYNC:
+    if wrong is Mistake.ANSWER_BEFORE_WRITE:
         world.end(operation)
         yield
     segment.records.append((sequence, epoch, value))
     yield
+    if wrong is Mistake.ANSWER_BEFORE_SYNC:
+        world.end(operation)
+        yield
+    segment.sync()
+    yield
     if head.fenced and wrong is not Mistake.NO_FENCE_CHECK:
-        world.end(operation, certain=False)
+        if operation.end == FOREVER:
+            world.end(operation, certain=False)
         return
     yield
     if wrong is Mistake.SHOW_LATE:
@@ -146,12 +196,12 @@ def read(world: World) -> Steps:
     """One read, as in "Read"."""
     operation = world.begin("read")
     while True:
-        marks, records = [], [NOTHING]
-        for folder in world.folders:
+        folders, marks, records = world.listed(), [], [NOTHING]
+        for folder in tuple(folders):
             marks.append(folder.mark())
             records += folder.records()
             yield
-        if world.mistake is Mistake.LOOK_ONCE or marks == [folder.mark() for folder in world.folders]:
+        if world.mistake is Mistake.LOOK_ONCE or marks == [folder.mark() for folder in folders]:
             break
     operation.value = max(records, key=_stamp)[2]
     world.end(operation)
@@ -189,14 +239,19 @@ def compact(world: World, folder: Folder) -> Steps:
     if wrong is Mistake.SETTLED_TOO_LATE:
         yield
         settled = all(_settled(other) for other in others)
+    lasting = wrong is Mistake.DROP_EARLY or all(other.head.generation == other.generation for other in others)
     replaced = any(_stamp(record) > _stamp(last) for record in found)
     hides = any(_stamp(record) < _stamp(last) for record in found) and wrong is not Mistake.DROP_BLINDLY
-    may_hide = hides or (not settled and wrong is not Mistake.DROP_UNSETTLED)
+    may_hide = hides or not lasting or (not settled and wrong is not Mistake.DROP_UNSETTLED)
     is_grave = last[2] is None or replaced
     kept = [] if is_grave and (replaced or not may_hide) else [last]
     yield
-    folder.segments = [Segment(records=kept, sealed_at=len(kept)), Segment()]
-    folder.generation += 1
+    copy = Segment(records=kept)
+    if wrong is not Mistake.COPY_NOT_SYNCED:
+        copy.sync()
+    folder.replace([(copy, len(kept)), (Segment(), None)])
+    yield
+    folder.sync()
     yield
 
 
@@ -210,18 +265,40 @@ def take_over(world: World, folder: Folder, epoch: int) -> Steps:
     if wrong is not Mistake.TAIL_BEFORE_FENCE:
         old.fenced = True
         yield
-    tail = folder.segments[-1]
-    sealed_at = len(tail.records)
+    *sealed, (tail, _) = folder.manifest
+    end = len(tail.records)
     yield
     if wrong is Mistake.TAIL_BEFORE_FENCE:
         old.fenced = True
         yield
-    tail.sealed_at = sealed_at
-    last = max([record[0] for segment in folder.segments for record in segment.readable()], default=0)
+    if wrong is not Mistake.TAIL_NOT_SYNCED:
+        tail.sync(end)
+    last = max([record[0] for record in folder.stored()[: sum(at or 0 for _, at in sealed) + end]], default=0)
     folder.epoch = epoch
     folder.head = Head(visible=last, taken=last)
-    folder.segments = [*folder.segments, Segment()]
-    folder.generation += 1
+    folder.replace([*sealed, (tail, end), (Segment(), None)])
+    yield
+    if wrong is not Mistake.ANSWER_BEFORE_MANIFEST:
+        folder.sync()
+        yield
+
+
+def join(world: World, value: Value) -> Steps:
+    """A process that comes later, claims a folder of its own and writes to it."""
+    world.folders.append(Folder(max(folder.epoch for folder in world.folders) + 1))
+    yield
+    yield from write(world, world.folders[-1], world.folders[-1].epoch, value)
+
+
+def cut_power(world: World) -> Steps:
+    """The end of everything that is not durable, and of all processes."""
+    for folder in world.folders:
+        folder.manifest = folder.durable
+        for segment, _ in folder.manifest:
+            del segment.records[segment.synced :]
+        last = max([record[0] for record in folder.stored()], default=0)
+        folder.head = Head(visible=last, taken=last, generation=folder.generation)
+    world.powerless = True
     yield
 
 
@@ -275,6 +352,10 @@ def _replay(scenario: Scenario, mistake: Mistake, schedule: tuple[int, ...]) -> 
             _kill(world, running.pop(process))
         elif next(running[process], "over") == "over":
             del running[process]
+        if world.powerless:
+            for steps in running.values():
+                _kill(world, steps)
+            running.clear()
     return world, running
 
 
@@ -282,7 +363,7 @@ def _kill(world: World, steps: Steps) -> None:
     frame: Steps | None = steps
     while frame is not None:
         operation = frame.gi_frame.f_locals.get("operation") if frame.gi_frame else None
-        if operation is not None and operation.end == FOREVER:
+        if operation is not None and operation.kind == "write" and operation.end == FOREVER:
             world.end(operation, certain=False)
         frame = frame.gi_yieldfrom  # type: ignore[assignment]
     steps.close()

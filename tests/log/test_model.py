@@ -6,7 +6,20 @@ from collections.abc import Callable
 import pytest
 
 from .history import Operation, problem
-from .model import Mistake, Scenario, Steps, World, compact, explore, read, read_twice, take_over, write
+from .model import (
+    Mistake,
+    Scenario,
+    Steps,
+    World,
+    compact,
+    cut_power,
+    explore,
+    join,
+    read,
+    read_twice,
+    take_over,
+    write,
+)
 
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
 
@@ -21,8 +34,9 @@ def doing(*steps: Callable[[World], Steps]) -> Callable[[World], Steps]:
     return program
 
 
-def put(folder: int, value: str | None) -> Callable[[World], Steps]:
-    return lambda world: write(world, world.folders[folder], value)
+def put(folder: int, value: str | None, epoch: int | None = None) -> Callable[[World], Steps]:
+    """A write by the one that the folder belonged to in the beginning, or by that with another epoch."""
+    return lambda world: write(world, world.folders[folder], epoch or world.epochs[folder], value)
 
 
 def tidy(folder: int) -> Callable[[World], Steps]:
@@ -36,7 +50,7 @@ def claim(folder: int, epoch: int) -> Callable[[World], Steps]:
 SCENARIOS = {
     "a writer and a reader": Scenario((1,), (doing(put(0, "a"), put(0, "b")), read_twice)),
     "a writer that lives is taken over": Scenario((1,), (doing(put(0, "a")), doing(claim(0, 2)))),
-    "a folder is claimed and written": Scenario((1,), (doing(put(0, "a")), doing(claim(0, 2), put(0, "b")))),
+    "a folder is claimed and written": Scenario((1,), (doing(put(0, "a")), doing(claim(0, 2), put(0, "b", 2)))),
     "two writers": Scenario((2, 1), (doing(put(0, "a"), put(0, "b")), doing(put(1, "c")))),
     "a put, replaced by a grave; both go": Scenario(
         (1, 2), (doing(put(0, "a"), put(1, None), tidy(0), tidy(1)), doing(read))
@@ -45,8 +59,23 @@ SCENARIOS = {
     "a writer is killed and its folder claimed": Scenario(
         (2, 1), (doing(put(0, "a")), doing(put(1, "b")), doing(claim(0, 3))), frozenset({0})
     ),
+    "a writer comes later": Scenario((1,), (doing(put(0, "a")), lambda world: join(world, "b"), read_twice)),
     "a put, and a grave that goes, watched": Scenario(
         (1, 2), (doing(put(0, "a")), doing(put(1, None), tidy(1)), doing(read))
+    ),
+}
+POWER_CUTS = {
+    "a writer": Scenario((1,), (doing(put(0, "a"), put(0, "b")), read, cut_power)),
+    "two writers": Scenario((1, 2), (doing(put(0, "a")), doing(put(1, "b")), cut_power)),
+    "a claim of a killed writer's folder": Scenario(
+        (1,), (doing(put(0, "a")), doing(claim(0, 2), put(0, "b", 2), read), cut_power), frozenset({0})
+    ),
+    "what a claim found is read": Scenario(
+        (1,), (doing(put(0, "a")), doing(claim(0, 2), read), cut_power), frozenset({0})
+    ),
+    "a pass": Scenario((1, 2), (doing(put(0, "a"), tidy(0), put(0, "b"), tidy(0)), read, cut_power)),
+    "a put, replaced by a grave; both go": Scenario(
+        (1, 2), (doing(put(0, "a"), put(1, None), tidy(0)), doing(tidy(1)), cut_power)
     ),
 }
 LARGE = {
@@ -55,16 +84,16 @@ LARGE = {
         (1, 2), (doing(put(0, "a"), tidy(0)), doing(put(1, None), tidy(1)), doing(read))
     ),
     "a writer is killed, its folder claimed and written": Scenario(
-        (2, 1), (doing(put(0, "a")), doing(put(1, "b")), doing(claim(0, 3), put(0, "c"))), frozenset({0})
+        (2, 1), (doing(put(0, "a")), doing(put(1, "b")), doing(claim(0, 3), put(0, "c", 3))), frozenset({0})
     ),
     "a writer that lives is taken over, watched": Scenario(
-        (1, 2), (doing(put(0, "a"), put(0, "b")), doing(claim(0, 3), put(0, "c")), doing(read))
+        (1, 2), (doing(put(0, "a"), put(0, "b")), doing(claim(0, 3), put(0, "c", 3)), doing(read))
     ),
 }
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("scenario", [*SCENARIOS.values(), *(LARGE.values() if LONG else ())])
+@pytest.mark.parametrize("scenario", [*SCENARIOS.values(), *POWER_CUTS.values(), *(LARGE.values() if LONG else ())])
 def test_no_order_of_the_steps_breaks_the_contract(scenario):
     found, states = explore(scenario, Mistake.NONE)
     assert found is None
@@ -76,7 +105,7 @@ def test_no_order_of_the_steps_breaks_the_contract(scenario):
     "mistake", [each for each in Mistake if each is not Mistake.NONE], ids=lambda mistake: mistake.name
 )
 def test_a_mistake_in_any_step_is_caught(mistake):
-    caught = (explore(scenario, mistake)[0] for scenario in SCENARIOS.values())
+    caught = (explore(scenario, mistake)[0] for scenario in (*POWER_CUTS.values(), *SCENARIOS.values()))
     assert any(caught), f"nobody notices that {mistake.value}"
 
 
