@@ -4,7 +4,7 @@ import random
 import threading
 import time
 
-from safekeeper import Batch, CheckpointId, SafekeeperError
+from safekeeper import Batch, CheckpointId, SafekeeperError, Unavailable
 
 
 class Writer:
@@ -47,3 +47,14 @@ def numbers(store, writers):
     there = {writer.id for writer, value in zip(writers, values, strict=True) if value is not None}
     assert {CheckpointId(group, key) for group in store.groups() for key in store.keys(group)} == there
     return [int(value or b"0") for value in values]
+
+
+def when_it_works(call):
+    """What *call* returns, as soon as it does: a handle needs no help to go on."""
+    give_up = time.monotonic() + 120
+    while True:
+        try:
+            return call()
+        except Unavailable:
+            assert time.monotonic() < give_up, "the server is back, but the handle does not go on"
+            time.sleep(0.02)

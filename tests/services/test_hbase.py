@@ -4,7 +4,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -162,15 +162,11 @@ class TestConnections:
     def test_after_a_time_out_idle_connections_are_not_tried_one_by_one(self, store, hbase_behind):
         """A network that forgets connections in silence forgets all that were idle."""
         store.write(Batch({A: b"1"}))
-        proxy, url = hbase_behind(timeout=2)
-        with safekeeper.open(url) as behind, ThreadPoolExecutor(4) as pool:
-            barrier = threading.Barrier(4)
-
-            def at_once(ask):
-                barrier.wait()
-                return ask
-
-            list(pool.map(lambda _: behind._table._connections.run(at_once), range(4)))
+        proxy, url = hbase_behind(timeout=4)
+        with safekeeper.open(url) as behind:
+            with ExitStack() as busy:
+                for _ in range(4):
+                    busy.enter_context(behind._table._connections._link())
             proxy.hold()
             with pytest.raises(Unavailable, match="did not answer in time"):
                 behind.read([A])

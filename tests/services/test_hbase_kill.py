@@ -1,27 +1,16 @@
 """HBase's two servers are killed in the middle of a stream of saves: what was acknowledged is there again."""
 
 import os
-import time
 
 import pytest
 
 import safekeeper
 from safekeeper import Batch, CheckpointId
 
-from .killing import Writer, kill_in_the_middle, numbers
+from .killing import Writer, kill_in_the_middle, numbers, when_it_works
 
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
 WRITERS = 4
-
-
-def when_it_works(call):
-    """What *call* returns, as soon as it does: a handle needs no help to go on."""
-    give_up = time.monotonic() + 120
-    while True:
-        try:
-            return call()
-        except safekeeper.Unavailable:
-            assert time.monotonic() < give_up, "the server is back, but the handle does not go on"
 
 
 @pytest.mark.crash

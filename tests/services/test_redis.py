@@ -4,6 +4,7 @@ import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
@@ -271,11 +272,10 @@ class TestConnections:
         """A network that forgets connections in silence forgets all that were idle."""
         proxy = proxy_to(redis_always)
         store.write(Batch({A: b"value"}))
-        with safekeeper.open(f"{proxy.url}?prefix={url.partition('prefix=')[2]}&timeout=2") as behind:
-            node = behind._router.node_of(0)
-            links = [node.take() for _ in range(4)]
-            for link in links:
-                node.give_back(link)
+        with safekeeper.open(f"{proxy.url}?prefix={url.partition('prefix=')[2]}&timeout=4") as behind:
+            with ExitStack() as busy:
+                for _ in range(4):
+                    busy.enter_context(behind._router.node_of(0).link())
             proxy.hold()
             with pytest.raises(Unavailable, match="did not answer in time"):
                 behind.read([A])
