@@ -4,16 +4,16 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import org.apache.hadoop.fs.FSDataOutputStream;
-import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.hdfs.DistributedFileSystem;
 
 /** What somebody would write by hand who only wants bytes in HDFS: the peer of {@code bench/hdfs_overhead.py}. */
 public final class HdfsRaw {
-    private final FileSystem files;
+    private final DistributedFileSystem files;
     private final short replication;
     private FSDataOutputStream open;
 
-    public HdfsRaw(FileSystem files, int replication) {
+    public HdfsRaw(DistributedFileSystem files, int replication) {
         this.files = files;
         this.replication = (short) replication;
     }
@@ -68,10 +68,9 @@ public final class HdfsRaw {
         }
     }
 
-    @SuppressWarnings("rawtypes")
     private FSDataOutputStream create(String path, long block) throws Exception {
         return files.createFile(new Path(path)).recursive().overwrite(true).replication(replication).blockSize(block)
-                .build();
+                .syncBlock().build();
     }
 
     /** Close the file of the records. */

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from threading import Event, Lock
 from typing import Self
+from weakref import WeakValueDictionary
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Compaction, Receipt, Scope, Stats, Survives
 from safekeeper.backends.hdfs.compaction import Compactor
@@ -78,12 +79,15 @@ class Shared:
 
 _lock = Lock()
 _shared: dict[tuple[Place, HdfsOptions], Shared] = {}
+_opening: WeakValueDictionary[tuple[Place, HdfsOptions], Lock] = WeakValueDictionary()
+"""Held while a store is opened, which may take long: whoever wants another one does not wait for it."""
 
 
 def _forget_in_child() -> None:
     global _lock
     _lock = Lock()
     _shared.clear()
+    _opening.clear()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -92,15 +96,21 @@ os.register_at_fork(after_in_child=_forget_in_child)
 def share(place: Place, options: HdfsOptions) -> Shared:
     """The store at *place*, for one more handle."""
     key = place, options
-    while True:
-        with _lock:
-            shared = _shared.get(key)
+    with _lock:
+        opening = _opening.setdefault(key, Lock())
+    with opening:
+        while True:
+            with _lock:
+                shared = _shared.get(key)
+                if shared is not None and shared.handles >= 0:
+                    shared.handles += 1
+                    return shared
             if shared is None:
-                shared = _shared[key] = Shared(place, options)
-            if shared.handles >= 0:
-                shared.handles += 1
-                return shared
-        shared.closed.wait()
+                shared = Shared(place, options)
+                with _lock:
+                    _shared[key] = shared
+            else:
+                shared.closed.wait()
 
 
 def unshare(shared: Shared) -> None:

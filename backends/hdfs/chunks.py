@@ -63,6 +63,7 @@ def _write_chunk(client: Client, turn: Turn, how: ChunkFiles, name: str, value: 
         replication=how.replication,
         block_size=block_for(end - start),
         favoured=turn.favoured,
+        to_disk=how.to_disk,
     )
     try:
         out.write(value, start, end)

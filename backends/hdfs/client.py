@@ -1,7 +1,9 @@
 """HDFS for Python: the client that PySpark ships, in a JVM inside this process. Nobody else here knows of Java.
 
 The JVM starts with the first `Client` and stays until the process ends: a process has one JVM, once. A child made by
-`fork` has a JVM whose threads are gone, so it gets `Closed`; start it afresh (`spawn`) instead.
+`fork` has a JVM whose threads are gone, so it gets `Closed`; start it afresh (`spawn`) instead. Java stops its threads
+by faults that it causes itself: so `faulthandler`, which would take these signals away from it when the process ends,
+is switched off when it starts, and Java says where a crash was.
 
 The cluster's own settings are found as Hadoop's tools find them: `core-site.xml` and `hdfs-site.xml` in
 `$HADOOP_CONF_DIR`, else in `$HADOOP_HOME/etc/hadoop`. High availability, Kerberos (of whoever has run `kinit`) and
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import faulthandler
 import importlib.util
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +38,7 @@ _JVM_OPTIONS: Final = ("-Xrs", "-XX:+UseSerialGC", "-Dslf4j.internal.verbosity=E
 _PYBUF_WRITE: Final = 0x200
 _DIRECT_FROM: Final = 64 << 10  # below, a copy is cheaper than laying a buffer over the bytes
 _MOST_PROXIES: Final = 200
+_USUAL_BLOCK: Final = 128 << 20
 
 _starting = Lock()
 _started_in = 0
@@ -54,11 +58,18 @@ def start_jvm() -> None:
         if not jpype.isJVMStarted():
             path = [*_settings_folders(), *find_jars()]
             jpype.config.onexit = False
+            faulthandler.disable()
             try:
                 jpype.startJVM(*_JVM_OPTIONS, classpath=path, convertStrings=False)
             except (jpype.JVMNotFoundException, OSError) as error:
                 raise BadUrl("hdfs: needs Java 17: install it, or set JAVA_HOME") from error
             atexit.register(_leave_jvm)
+        try:
+            jpype.JClass("org.apache.hadoop.hdfs.DistributedFileSystem")
+        except TypeError as error:
+            raise BadUrl(
+                "hdfs: this process has a JVM without Hadoop: open hdfs: before whatever started it"
+            ) from error
         _started_in = os.getpid()
 
 
@@ -135,7 +146,7 @@ class OutputStream:
     @property
     def file_id(self) -> int:
         """The id that the NameNode has given it."""
-        return int(self._stream.getWrappedStream().getFileId())
+        return int(self._innermost().getFileId())
 
     def write(self, data: bytes, start: int = 0, end: int | None = None) -> None:
         """Append *data*, or a part of it; it need not have reached anybody when this returns."""
@@ -173,8 +184,13 @@ class OutputStream:
     def pipeline(self) -> list[str]:
         """The transfer addresses of the DataNodes that the open block goes to, in order; none before the first sync."""
         with _explained(self.path):
-            nodes = self._stream.getWrappedStream().getPipeline()
+            nodes = self._innermost().getPipeline()
             return [str(node.getXferAddr()) for node in nodes] if nodes is not None else []
+
+    def _innermost(self) -> Any:
+        """The stream that knows of blocks; in an encryption zone, another one lies around it."""
+        stream = self._stream.getWrappedStream()
+        return stream.getWrappedStream() if hasattr(stream, "getWrappedStream") else stream
 
     def replicas(self) -> int:
         """How many DataNodes the open block goes to now."""
@@ -258,12 +274,16 @@ class Client:
 
     # Names
 
-    def listing(self, folder: str) -> list[FileStatus] | None:
-        """What is in *folder*, as it was at one moment; None if there is no such folder."""
+    def listing(self, folder: str, *, of_one_moment: bool = True) -> list[FileStatus] | None:
+        """What is in *folder*, as it was at one moment; None if there is no such folder.
+
+        That may take long where much is in it and changes; else it has at least what was there throughout.
+        """
         before: list[FileStatus] | None = None
         while True:
             found, pages = self._listing(folder)
-            if pages < 2 or found == before:  # what comes in several answers may change between them
+            # What comes in several answers may change between them.
+            if pages < 2 or found == before or not of_one_moment:
                 return found
             before = found
 
@@ -312,15 +332,20 @@ class Client:
         block_size: int,
         favoured: Sequence[str] = (),
         no_local: bool = False,
+        to_disk: bool = False,
     ) -> OutputStream:
         """Begin a file that does not exist; raise `Exists` if it does.
 
+        It has replicas also in a folder with erasure codes, where `hsync` and `hflush` would do nothing. With
+        *to_disk*, each of its blocks is on disk in its place when it ends: `hsync` is about the last one only.
         *favoured* are the transfer addresses of the DataNodes that should have it; others are taken where these cannot.
         With *no_local*, a DataNode on this host is not preferred.
         """
         with _explained(self.uri + path):
             builder = self._fs.createFile(self._path(path)).overwrite(False).recursive()
-            builder = builder.replication(jpype.JShort(replication)).blockSize(jpype.JLong(block_size))
+            builder = builder.replication(jpype.JShort(replication)).blockSize(jpype.JLong(block_size)).replicate()
+            if to_disk:
+                builder = builder.syncBlock()
             if favoured:
                 builder = builder.favoredNodes(_addresses(favoured))
             if no_local:
@@ -347,7 +372,10 @@ class Client:
         for node in block.getLocations():
             with suppress(jpype.JException):  # it is down, or has left the pipeline: what it has does not count
                 shown.append(int(self._data_node(node, block).getReplicaVisibleLength(block.getBlock())))
-        return int(block.getStartOffset()) + min(shown, default=0)
+        shown = [length for length in shown if length >= 0]  # one that was started again shows nothing: -1
+        if not shown:
+            raise Unavailable(f"{self.uri}: no DataNode that has the block can be reached: start it again")
+        return int(block.getStartOffset()) + min(shown)
 
     def _data_node(self, node: Any, block: Any) -> Any:
         """A proxy of a DataNode that may be asked for a block; kept, since making one takes long."""
@@ -370,7 +398,7 @@ class Client:
         """Have a file completed whose writer has been silent for a minute; one that is alive does not notice."""
         try:
             # Creating a file that exists makes the NameNode look whether its writer is still there.
-            out = self.create(path, replication=1, block_size=1 << 20)
+            out = self.create(path, replication=self.default_replication(), block_size=_USUAL_BLOCK)
         except Unavailable:
             return
         out.abandon()  # it had just been removed
@@ -393,6 +421,15 @@ class Client:
         with _explained(self.uri):
             utils = jpype.JClass("org.apache.hadoop.hdfs.HAUtilClient")
             return bool(utils.isLogicalUri(self._conf, self._fs.getUri()))
+
+    def name_nodes(self) -> list[str]:
+        """The host of the NameNode, or of each of the service that the URI names."""
+        with _explained(self.uri):
+            here = self._fs.getUri()
+            if not self.is_highly_available():
+                return [str(here.getHost())]
+            services = jpype.JClass("org.apache.hadoop.hdfs.DFSUtilClient").getHaNnRpcAddresses(self._conf)
+            return [str(address.getHostString()) for address in services.get(here.getAuthority()).values()]
 
     def data_nodes(self) -> list[DataNodeInfo]:
         """The DataNodes that are alive."""

@@ -68,7 +68,7 @@ class Compactor:
 
     def keep_up(self) -> None:
         """The same in the background, where nobody wants to know of trouble: there is a next time."""
-        with suppress(SafekeeperError, KeyError):
+        with suppress(SafekeeperError):
             self.run()
 
     def _bytes(self) -> int:
@@ -84,8 +84,12 @@ class Compactor:
             return False
         name = f"{self._writer.clock.next():020d}-{self._writer.id:08x}"
         path = self._store.path("compaction", name)
+        options = self._store.options
         out = client.create(
-            path, replication=self._store.replication, block_size=block_for(self._store.options.segment)
+            path,
+            replication=self._store.replication,
+            block_size=block_for(options.segment),
+            to_disk=options.sync == "hsync",
         )
         try:
             if not self._alone(name):
@@ -185,7 +189,8 @@ class Compactor:
         store, client = self._store, self._store.client
         client.delete(store.path("clock"))
         before = self._writer.clock.next() // 1000 - store.options.orphans_after * 1000
-        old = [s.name for s in client.listing(store.path("chunks")) or () if s.modified < before]
+        chunks = client.listing(store.path("chunks"), of_one_moment=False) or ()
+        old = [status.name for status in chunks if status.modified < before]
         if not old:
             return
         store.refresh()

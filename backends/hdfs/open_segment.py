@@ -15,7 +15,8 @@ from safekeeper.errors import Unavailable
 class OpenSegment:
     """The segment that is being written. Used by one thread at a time."""
 
-    def __init__(self, store: Store, writer: int, number: int, turn: Turn, needed: int) -> None:
+    def __init__(self, store: Store, writer: int, number: int, turn: Turn, needed: int, size: int) -> None:
+        """*size* is that of the first batch: a batch is never spread over blocks, or some of it would not be synced."""
         self._turn = turn
         self._needed = needed
         self._to_disk = store.options.sync == "hsync"
@@ -25,8 +26,9 @@ class OpenSegment:
         self._out = store.client.create(
             path,
             replication=store.replication,
-            block_size=block_for(store.options.segment),
+            block_size=block_for(max(size, store.options.segment)),
             favoured=turn.favoured,
+            to_disk=self._to_disk,
         )
         self.segment = Segment(store.client, path, self._out.file_id)
         self._head = encode_segment_head(number, self._nonce)  # goes with the first block
@@ -34,11 +36,13 @@ class OpenSegment:
         self._newest: dict[tuple[str, bytes], Found] = {}
         self._replicas = self._most_replicas = 0
         self._synced = 0
+        self.latest = 0
+        """The sequence of what was appended last, whether or not that succeeded."""
 
     def append(self, records: list[Piece], heads: list[Piece], sequence: int) -> tuple[list[Found], float]:
         """Append what was written at one moment; what the index is to learn, and how many seconds the sync took."""
         parts, found = [self._head], []
-        end = self.end
+        end, self.latest = self.end, sequence
         for pieces, kind in ((records, RECORDS), (heads, HEADS)):
             if pieces:
                 block, placed = encode_pieces(

@@ -96,8 +96,14 @@ def parse(url: Url) -> Place:
         raise BadUrl(f"{url}: HDFS has no such path: leave out empty names, dots and colons")
     if url.password and url.query.get("placement") != "peace":
         raise BadUrl(f"{url} has a password: HDFS knows users by Kerberos, leave it away")
-    port = f":{url.port}" if url.port is not None else ""
-    return Place(f"hdfs://{url.host or ''}{port}{'' if url.host else '/'}", root, url.user, url.password)
+    return Place(uri_of(url), root, url.user, url.password)
+
+
+def uri_of(url: Url) -> str:
+    """The file system that *url* is on, as Hadoop's client takes it; see `Place.uri`."""
+    if not url.host:
+        return "hdfs:///"
+    return f"hdfs://{url.host}" + (f":{url.port}" if url.port is not None else "")
 
 
 def settings_of(options: HdfsOptions) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,10 +24,11 @@ def open_placement(place: Place, options: HdfsOptions) -> Placement:
         return StockPlacement()
     if options.peace is None:
         raise BadUrl("placement=peace needs its coordinator: peace=HOST:PORT, as `safekeeper peace serve` prints it")
+    coordinator = host_and_port(options.peace)
     return PeacePlacement(
-        host_and_port(options.peace),
+        coordinator,
         read_secret(place.secret),
-        host=address_towards(urlsplit(place.uri).hostname),
+        host=address_towards(urlsplit(place.uri).hostname, coordinator[0]),
         rack=options.peace_rack,
         wait_seconds=options.peace_wait,
     )
@@ -52,11 +54,13 @@ def read_secret(given: str | None, file: Path | None = None) -> str:
     return secret
 
 
-def address_towards(host: str | None) -> str:
-    """The address of this machine that *host* sees; no packet is sent. Loopback where *host* has no address."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host or "127.0.0.1", 9))
-        except OSError:  # the name of a service, which no resolver knows
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
+def address_towards(*hosts: str | None) -> str:
+    """The address of this machine that the first of *hosts* sees which has one; no packet is sent. Else loopback.
+
+    What has none is the name of a service of several NameNodes, which no resolver knows.
+    """
+    for host in filter(None, hosts):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+            probe.connect((host, 9))
+            return str(probe.getsockname()[0])
+    return "127.0.0.1"

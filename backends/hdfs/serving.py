@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from safekeeper.backends.hdfs.calibrate import Rates, Write, Writer, measure
 from safekeeper.backends.hdfs.client import Client
 from safekeeper.backends.hdfs.coordinator import LEASE_SECONDS, Coordinator
+from safekeeper.backends.hdfs.options import HdfsOptions, settings_of, uri_of
 from safekeeper.backends.hdfs.peace_options import address_towards
 from safekeeper.backends.hdfs.topology import BadTopology, Topology
 from safekeeper.errors import Unavailable
@@ -26,9 +27,9 @@ _BLOCK_BYTES = 1 << 30
 _PIECE = bytes(1 << 20)
 
 
-def name_node(url: Url) -> str:
-    """The NameNode, or the name service, of a store's URL, as Hadoop's client takes it."""
-    return f"hdfs://{url.host}" + (f":{url.port}" if url.port is not None else "")
+def connect(url: Url) -> Client:
+    """A client of the HDFS that *url* is on."""
+    return Client(uri_of(url), settings_of(HdfsOptions()), url.user)
 
 
 def data_nodes(client: Client) -> dict[str, str]:
@@ -42,20 +43,23 @@ def serve(
     topology: Topology,
     secret: str,
     *,
-    host: str = "127.0.0.1",
+    host: str | None = "127.0.0.1",
     port: int = 0,
     lease_seconds: float = LEASE_SECONDS,
     look_seconds: float = LOOK_SECONDS,
 ) -> Iterator[Coordinator]:
     """A coordinator for the HDFS of *url*. Where *topology* has no DataNodes, the NameNode's are used and looked after.
 
+    It listens on *host*; None is the address of this machine that the NameNode sees.
     Raise `BadTopology` where how much goes between racks is not known.
     """
     if topology.nodes:
+        host = host or address_towards(url.host)
         with Coordinator(topology.network(), secret, host=host, port=port, lease_seconds=lease_seconds) as coordinator:
             yield coordinator
         return
-    with closing(Client(name_node(url), {})) as client:
+    with closing(connect(url)) as client:
+        host = host or address_towards(*client.name_nodes())
         nodes = data_nodes(client)
         network = topology.with_nodes(nodes).network()
         with Coordinator(network, secret, host=host, port=port, lease_seconds=lease_seconds) as coordinator:
@@ -96,9 +100,9 @@ def calibrate(url: Url, topology: Topology, rack: str, seconds: float) -> tuple[
 
     It writes files below a folder of its own at the root of the HDFS and removes them.
     """
-    with closing(Client(name_node(url), {})) as client:
+    with closing(connect(url)) as client:
         nodes = dict(topology.nodes) or data_nodes(client)
-        host = address_towards(url.host)
+        host = address_towards(*client.name_nodes())
         here = {r for name, r in nodes.items() if name.rpartition(":")[0] == host}
         rack = next(iter(here)) if here else rack
         if not rack and len(set(nodes.values())) > 1:

@@ -8,8 +8,9 @@ when it began, anywhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from copy import copy
 from threading import Lock
 from typing import Final, TypeVar
 
@@ -55,20 +56,31 @@ class Segment:
         return Segment(self._client, self.path, self.file_id)
 
     def load(self, status: FileStatus) -> list[Found]:
-        """What is new in it since the last time."""
-        if status.is_open:  # a stream that was opened earlier sees no more than then
-            self._stream = stream = self._client.open(self.path, is_open=True)
-        else:
-            stream = self._opened(status.length)
-        found = None
-        if not status.is_open and not self._scanner.end:
-            found = self._scanner.read_contents(stream.read, stream.length)
+        """What is new in it since the last time. Where this raises, nothing has changed: the next time finds it all."""
+        # A stream that was opened earlier sees no more of an open file than then.
+        stream = self._open_again() if status.is_open else self._opened(status.length)
+        scanner, found = copy(self._scanner), None
+        if not status.is_open and not scanner.end:
+            found = scanner.read_contents(stream.read, stream.length)
         if found is None:
-            found = list(self._scanner.scan(stream.read, stream.length))
-        self.size, self.records, self.complete = stream.length, self._scanner.records, not status.is_open
+            found = list(scanner.scan(stream.read, stream.length))
+        self._scanner = scanner
+        self.size, self.records, self.complete = stream.length, scanner.records, not status.is_open
         lowest = min((each.entry.sequence for each in found), default=self.lowest)
         self.lowest = min(self.lowest, lowest) or lowest
         return found
+
+    def _open_again(self) -> InputStream:
+        try:
+            self._stream = self._client.open(self.path, is_open=True)
+        except Missing:
+            raise
+        except Unavailable:
+            # Its DataNodes are away, or were started again after its writer died: then nobody can read it before HDFS
+            # has taken it from that writer, which it does after a minute if somebody asks, else after 20.
+            self._client.nudge(self.path)
+            raise
+        return self._stream
 
     def contents(self) -> list[Found]:
         """All that is newest in a complete segment, read anew."""
@@ -136,8 +148,10 @@ class Store:
 
     def _catch_up(self) -> None:
         for _ in range(_TRIES):
+            with self.lock:
+                known = set(self.segments)
             with suppress(Missing):  # a compaction has moved it: list again
-                return self._catch_up_with(self.look())
+                return self._catch_up_with(self.look(), known)
         raise Unavailable(
             f"{self.place}: segments vanish faster than they can be read: too many compactions, try again"
         )
@@ -155,22 +169,27 @@ class Store:
             own = {segment.file_id for segment in self.own}
         return all(status.file_id in own for status in listing if status.is_open)
 
-    def _catch_up_with(self, listing: list[FileStatus]) -> None:
+    def _catch_up_with(self, listing: list[FileStatus], known: set[int]) -> None:
+        """Read what is new in the *listing*. What was *known* before it and is not in it is gone."""
         with self.lock:
             behind = [(self._segment(status), status) for status in listing]
             behind = [
                 (segment, status) for segment, status in behind if segment not in self.own and not segment.complete
             ]
-        loaded = self.in_parallel(lambda pair: pair[0].load(pair[1]), behind)
-        there = {status.file_id for status in listing}
+        self.in_parallel(self._load, behind)
+        gone = known - {status.file_id for status in listing}
+        if gone:
+            with self.lock:
+                for file_id in gone:
+                    del self.segments[file_id]
+                self.index.forget_files(gone)
+
+    def _load(self, behind: tuple[Segment, FileStatus]) -> None:
+        """Take in what is new in one segment, whatever becomes of the others: it is not found a second time."""
+        segment, status = behind
+        found = segment.load(status)
         with self.lock:
-            for found in loaded:
-                self.index.add(found)
-            gone = [segment for id, segment in self.segments.items() if id not in there and segment not in self.own]
-            for segment in gone:
-                del self.segments[segment.file_id]
-            if gone:
-                self.index.forget_files({segment.file_id for segment in gone})
+            self.index.add(found)
 
     def _segment(self, status: FileStatus) -> Segment:
         segment = self.segments.get(status.file_id)
@@ -190,9 +209,9 @@ class Store:
             try:
                 values = self._fetch(found)
                 return [values.get(id) for id in ids]
-            except (Unavailable, KeyError) as error:
+            except Unavailable:
                 if found == before:  # it is still there and cannot be read
-                    raise error if isinstance(error, Unavailable) else Unavailable(str(self.place)) from error
+                    raise
                 self.refresh()  # perhaps it was moved or replaced
         raise Unavailable(f"{self.place}: values move faster than they can be read: try again")
 
@@ -243,13 +262,17 @@ class Store:
         return f"{segment.path if segment else entry.file_id}: offset {entry.offset}"
 
     def in_parallel(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """*work* on all *items*, several at once. Not to be called inside such work."""
+        """*work* on all *items*, several at once; when this returns or raises, all of it has ended.
+
+        Not to be called inside such work.
+        """
         if len(items) < 2:
             return [work(item) for item in items]
         try:
             futures = [self._readers.submit(work, item) for item in items]
         except RuntimeError as error:
             raise Closed("this store was closed: open a new one") from error
+        wait(futures)
         return [future.result() for future in futures]
 
     def close(self) -> None:
@@ -266,4 +289,7 @@ def _fits(run: list[Entry], entry: Entry) -> bool:
 
 def _read_run(segments: dict[int, Segment], run: list[Entry]) -> bytes:
     end = max(entry.offset + entry.size for entry in run)
-    return segments[run[0].file_id].read(run[0].offset, end - run[0].offset)
+    segment = segments.get(run[0].file_id)
+    if segment is None:
+        raise Missing(f"file {run[0].file_id}: was just removed: somebody has compacted it")
+    return segment.read(run[0].offset, end - run[0].offset)

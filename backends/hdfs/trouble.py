@@ -44,6 +44,9 @@ def explain(place: str, exception: str, said: str) -> Unavailable:
         kind = "UnknownHostException"
     if kind in _LINES:
         return Unavailable(f"{place}: {_LINES[kind]}")
+    if kind == "AccessControlException" and "uperuser" in said:  # there is one thing that we ask which needs it
+        problem = "only the superuser of HDFS is told which DataNodes there are: be it, or list them in a topology file"
+        return Unavailable(f"{place}: {problem}")
     if kind in ("AccessControlException", "AuthorizationException"):
         return Unavailable(f"{place}: permission denied ({line}): let this user in, or choose another folder")
     if kind in _NOT_A_NAME_NODE:

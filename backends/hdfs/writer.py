@@ -12,7 +12,8 @@ does not, a writer that is alone need not wait:
 
 - Whoever writes has a segment open, at every moment, from before its first write returns: its next one is created
   before the last one is completed. So a listing shows who else writes.
-- Who has listed and seen nobody else may return without waiting, for 0.3 s from when it began to list.
+- Who has listed and seen nobody else may return without waiting, for 0.3 s from when it began to list. It waits before
+  it completes its last segment instead: who comes then sees nobody.
 - Who creates a segment while it has none lists afterwards. If it sees another's, it waits for longer than that before
   it gives out its first sequence: by then the other one has seen it, and what that returned without waiting has passed.
 """
@@ -178,7 +179,7 @@ class Writer:
 
     def _append_once(self, records: list[Piece], heads: list[Piece]) -> tuple[int, float]:
         """Append it to the segment; its sequence, and how many seconds the sync took."""
-        to = self._segment_for(sum(len(piece.key) + len(piece.value or b"") + 64 for piece in records))
+        to = self._segment_for(sum(len(p.group) + len(p.key) + len(p.value or b"") + 64 for p in records))
         sequence = self.clock.next(after=self._store.index.highest)
         found, seconds = to.append(records, heads, sequence)
         with self._store.lock:
@@ -193,28 +194,28 @@ class Writer:
     def _segment_for(self, size: int) -> OpenSegment:
         """The segment that so many bytes go to."""
         if self._open is None:
-            to = self._begin_segment()
+            to = self._begin_segment(size)
             if not self._store.is_alone(self._store.look()):
                 time.sleep(_JOINING)
             return to
-        return self._next_segment() if self._open.end + size > self._store.options.segment else self._open
+        return self._next_segment(size) if self._open.end + size > self._store.options.segment else self._open
 
-    def _begin_segment(self) -> OpenSegment:
+    def _begin_segment(self, size: int) -> OpenSegment:
         turn = self._placement.segment(self._store.replication)
+        number, self._number = self._number, self._number + 1  # also if it fails: the file may be there all the same
         try:
-            self._open = to = OpenSegment(self._store, self.id, self._number, turn, self._needed)
+            self._open = to = OpenSegment(self._store, self.id, number, turn, self._needed, size)
         except BaseException:
             turn.done()
             raise
-        self._number += 1
         with self._store.lock:
             self._store.own.add(to.segment)
             self._store.segments[to.segment.file_id] = to.segment
         return to
 
-    def _next_segment(self) -> OpenSegment:
+    def _next_segment(self, size: int = 0) -> OpenSegment:
         old = self._open
-        to = self._begin_segment()
+        to = self._begin_segment(size)
         if old is not None:
             self._seal(old)
         return to
@@ -225,6 +226,9 @@ class Writer:
             old.seal()
         except SafekeeperError:
             self._abandon(old)
+        except BaseException:  # a signal
+            self._abandon(old)
+            raise
         else:
             with self._store.lock:
                 self._store.own.discard(old.segment)
@@ -242,12 +246,14 @@ class Writer:
         old, self._open = self._open, None
         if old is None:
             return False
+        self.clock.settle(old.latest)
         self._abandon(old)
         return True
 
     def _seal_open(self) -> None:
         old, self._open = self._open, None
         if old is not None:
+            self.clock.settle(old.latest)
             self._seal(old)
 
     def _read_clock(self) -> Reading | None:
@@ -284,7 +290,7 @@ class Writer:
 
     def _remove_replaced(self, entries: list[Entry]) -> None:
         """Remove the chunks of values that are no longer; what this misses is found by a compaction."""
-        with suppress(SafekeeperError, KeyError):
+        with suppress(SafekeeperError):
             for head in self._store.heads(entries):
                 remove_chunks(self._store.client, self._store.path("chunks"), head)
 

@@ -133,6 +133,10 @@ class DataNode(ServerProcess):
         }
         super().__init__([*node.prefix, *_java("96m", folder, settings), _DATA_NODE], folder, "")
 
+    def syncs(self) -> int:
+        """How many times it has synced something to its disk; it counts with some delay."""
+        return int(_facts(self._web, "DataNode", "DataNodeActivity*").get("FsyncCount", 0))
+
     def is_ready(self) -> bool:
         """Whether blocks can be written to it: it has joined, and the NameNode knows of it. Each alone is not enough:
         the NameNode takes one that was killed for alive for a while."""
@@ -226,5 +230,6 @@ def _java(heap: str, folder: Path, settings: dict[str, str]) -> list[str]:
     (conf / "hdfs-site.xml").write_text("\n".join(["<configuration>", *rows, "</configuration>\n"]))
     (conf / "core-site.xml").write_text((conf / "hdfs-site.xml").read_text())
     (conf / "log4j.properties").write_text(_LOGGING)
+    (conf / "hadoop-metrics2.properties").write_text("*.period=1\n")  # what it counts shows after seconds
     path = f"{conf}:{fetch_jars(POM)}/*"
     return [find_command("java"), f"-Xmx{heap}", *_JAVA, f"-Dhadoop.log.dir={folder}", "-cp", path]

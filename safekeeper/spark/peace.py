@@ -34,16 +34,14 @@ def with_coordinator(url: str) -> str:
 
 def _start(url: Url) -> str:
     from safekeeper.backends.hdfs.options import HdfsOptions
-    from safekeeper.backends.hdfs.peace_options import address_towards
     from safekeeper.backends.hdfs.serving import serve
     from safekeeper.backends.hdfs.topology import Topology
 
     secret = url.password or secrets.token_urlsafe()
     options = url.options(HdfsOptions)
     topology = Topology(wire=options.peace_wire, link=options.peace_link)
-    host = address_towards(url.host)
-    coordinator = _running.enter_context(serve(url, topology, secret, host=host))
-    query = {**url.query, "peace": f"{host}:{coordinator.port}"}
+    coordinator = _running.enter_context(serve(url, topology, secret, host=None))
+    query = {**url.query, "peace": f"{coordinator.host}:{coordinator.port}"}
     return _text(replace(url, password=secret, query=query))
 
 

@@ -2,7 +2,8 @@
 
 import os
 import threading
-from contextlib import closing, contextmanager
+import time
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -10,13 +11,14 @@ import pytest
 import safekeeper
 from safekeeper import Batch, CheckpointId, Survives, Unavailable
 from safekeeper.backends.hdfs.backend import survives_on
-from safekeeper.backends.hdfs.client import Client
+from safekeeper.backends.hdfs.client import Client, InputStream
 from safekeeper.backends.hdfs.placement import StockPlacement
 from safekeeper.backends.hdfs.trouble import Missing
 from safekeeper.backends.hdfs.writer import Writer
 from safekeeper.registry import Url
 from safekeeper.testing.peer import Peer
 
+LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
 LARGE = 8 << 20
 
 pytestmark = pytest.mark.timeout(900)  # the first one starts the cluster, and may have to fetch its jars
@@ -278,6 +280,23 @@ def test_a_segment_that_was_taken_away_costs_nothing_that_was_acknowledged(hdfs_
             assert read(other, 1, 2) == [b"before", b"after"]
 
 
+def test_a_segment_that_was_created_though_the_answer_was_lost_does_not_stop_its_writer(hdfs_url, files, monkeypatch):
+    create = Client.create
+
+    def create_without_an_answer(*rest, **how):
+        monkeypatch.setattr(Client, "create", create)
+        create(*rest, **how)
+        raise Unavailable("no answer")
+
+    with safekeeper.open(hdfs_url) as store:
+        monkeypatch.setattr(Client, "create", create_without_an_answer)
+        with pytest.raises(Unavailable, match="no answer"):
+            put(store, 1, b"lost")
+        put(store, 1, b"value")
+        assert read(store, 1) == [b"value"]
+        assert len(files("segments")) == 2
+
+
 def test_a_live_writer_does_not_notice_that_it_is_looked_after(hdfs_url, files, client):
     with safekeeper.open(hdfs_url) as store:
         put(store, 1, b"one")
@@ -313,6 +332,113 @@ def value_or_damage(url):
         return str(error)
 
 
+def test_a_data_node_that_was_started_again_does_not_hide_what_a_killed_writer_acknowledged(hdfs, hdfs_url, client):
+    """It shows nothing of the block that it was writing, until HDFS takes the file from its writer."""
+    (path,), expected = leave_open(hdfs_url, client)
+    node = next(node for node in hdfs.data_nodes if node.address in holders(client, path))
+    node.kill()
+    node.start()
+    with safekeeper.open(hdfs_url) as store:
+        assert not client.is_closed(path)
+        assert read(store, *range(10)) == expected
+
+
+@pytest.mark.crash
+@pytest.mark.skipif(not LONG, reason="HDFS waits a minute before it takes a file; SAFEKEEPER_TEST_LEVEL=long runs it")
+def test_when_everybody_was_killed_what_was_acknowledged_can_be_read_again_after_a_minute(hdfs, hdfs_url, client):
+    (path,), expected = leave_open(hdfs_url, client)
+    nodes = [node for node in hdfs.data_nodes if node.address in holders(client, path)]
+    for node in [hdfs.name_node, *nodes]:
+        node.kill()
+    hdfs.name_node.start()
+    for node in nodes:
+        node.start()
+    began, found = time.monotonic(), None
+    with safekeeper.open(hdfs_url) as store:
+        while found is None:
+            assert time.monotonic() < began + 240, "nobody has the file taken from its writer"
+            with suppress(Unavailable):
+                found = read(store, *range(10))
+            time.sleep(1)
+    assert found == expected
+
+
+def leave_open(url, client):
+    """Have a process write something and kill it: the segments, and what is in them."""
+    with Peer(url) as peer:
+        for number in range(10):
+            peer.write(Batch({id_of(number): b"%d" % number}))
+        peer._process.kill()
+        peer._process.wait()
+    folder = f"{Url.parse(url).path}/segments"
+    found = [f"{folder}/{status.name}" for status in client.listing(folder) if status.is_open]
+    return found, [b"%d" % number for number in range(10)]
+
+
+def holders(client, path):
+    """The DataNodes that have the last block of a file."""
+    stream = client._fs.open(client._path(path))
+    *_, block = stream.getAllBlocks()
+    return {str(node.getXferAddr()) for node in block.getLocations()}
+
+
+def test_a_segment_begun_and_sealed_while_others_are_looked_at_is_not_taken_for_gone(hdfs_url, monkeypatch):
+    with safekeeper.open(hdfs_url) as store:
+        put(store, 1, b"old")
+        shared = store._shared.store
+        look, (writer, _) = shared.look, store._shared.writing()
+        writer.seal()
+
+        def look_and_be_slow():
+            listing = look()
+            monkeypatch.setattr(shared, "look", look)
+            put(store, 1, b"new")
+            writer.seal()
+            return listing
+
+        monkeypatch.setattr(shared, "look", look_and_be_slow)
+        assert read(store, 1) == [b"new"]
+
+
+def test_a_segment_that_cannot_be_read_hides_nothing_of_the_others(hdfs_url, files, monkeypatch):
+    for number in range(4):
+        with safekeeper.open(hdfs_url) as store:
+            put(store, number, b"%d" % number)
+    for segment in files("segments"):
+        with safekeeper.open(hdfs_url) as store, monkeypatch.context() as patch:
+            client = store._shared.store.client
+            is_away = lambda path, name=segment.name, **_: path.endswith(name)  # noqa: E731
+            patch.setattr(client, "open", raising(Unavailable("away for once"), client.open, is_away))
+            with pytest.raises(Unavailable, match="away for once"):
+                read(store, 0)
+            assert read(store, *range(4)) == [b"%d" % number for number in range(4)]
+
+
+def test_a_segment_that_cannot_be_read_to_its_end_is_read_anew(hdfs_url, monkeypatch):
+    values = [bytes([number]) * 3_000_000 for number in range(5)]  # more than is read at once
+    with two_processes_of_one(hdfs_url) as (one, other):
+        for number, value in enumerate(values):
+            put(one, number, value)
+        third = iter([False, False, True])
+        patched = raising(Unavailable("away for once"), InputStream.read, lambda *_: next(third, False))
+        monkeypatch.setattr(InputStream, "read", patched)
+        with pytest.raises(Unavailable, match="away for once"):
+            read(other, 0)
+        assert read(other, *range(5)) == values
+
+
+def raising(error, function, when):
+    """*function*, which raises *error* the first time that *when* says so of its arguments."""
+    errors = [error]
+
+    def call(*arguments, **named):
+        if errors and when(*arguments, **named):
+            raise errors.pop()
+        return function(*arguments, **named)
+
+    return call
+
+
 # --- order between processes ------------------------------------------------------------------------------------------
 
 
@@ -332,6 +458,22 @@ def test_a_later_write_wins_though_the_one_before_it_ran_ahead_of_the_clock(hdfs
         assert read(one, 1) == [b"4"]
 
 
+def test_a_later_write_wins_though_the_one_before_it_ran_ahead_of_the_clock_and_then_left(hdfs_url, monkeypatch):
+    """As above, but who comes next finds nobody there."""
+    monkeypatch.setattr("safekeeper.backends.hdfs.writer._MOST_UNCERTAIN", 10_000_000)
+    monkeypatch.setattr("safekeeper.backends.hdfs.writer._ALONE", 60_000_000)
+    with safekeeper.open(f"{hdfs_url}?workers=3") as other:
+        other._shared.writing()[0].clock.next()  # reading it takes a while, which would hide what this is about
+        with safekeeper.open(hdfs_url) as one:
+            put(one, 0, b"first")
+            clock = one._shared.writing()[0].clock
+            clock._bounds = replace(clock._bounds, high=clock._bounds.high + 900_000)
+            assert read(one, 0) == [b"first"]  # so that it has just seen that it is alone
+            put(one, 1, b"ahead")
+        put(other, 1, b"later")
+        assert read(other, 1) == [b"later"]
+
+
 def test_a_writer_that_is_alone_does_not_wait_for_the_clock_and_one_that_is_not_does(hdfs_url, monkeypatch):
     with two_processes_of_one(hdfs_url) as (one, other):
         put(one, 0, b"first")
@@ -346,6 +488,39 @@ def test_a_writer_that_is_alone_does_not_wait_for_the_clock_and_one_that_is_not_
         for _ in range(3):
             put(one, 1, b"value")
         assert len(waited) == 3
+
+
+# --- on disk ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sync", ("hsync", "hflush"))
+def test_all_that_a_block_holds_is_on_disk_when_it_ends_if_that_is_declared(hdfs_url, monkeypatch, sync):
+    """A sync is about the last block of a file: those before it, and their places in folders, need one of their own."""
+    asked = []
+    create = Client.create
+
+    def create_and_tell(*rest, to_disk=False, **how):
+        stream = create(*rest, to_disk=to_disk, **how)
+        asked.append(to_disk)
+        return stream
+
+    monkeypatch.setattr(Client, "create", create_and_tell)
+    with safekeeper.open(f"{hdfs_url}?sync={sync}") as store:
+        put(store, 1, b"old")
+        put(store, 1, b"new")
+        put(store, 2, bytes(LARGE))
+        store.compact()
+    assert len(asked) >= 3  # a segment, a chunk, a compaction
+    assert set(asked) == {sync == "hsync"}
+
+
+def test_a_batch_is_in_one_block_however_large(hdfs_url, files, client):
+    with safekeeper.open(f"{hdfs_url}?segment=1M") as store:
+        put(store, 0, b"first")
+        store.write(Batch({id_of(number): bytes(500_000) for number in range(1, 9)}))
+        large = max(files("segments"), key=lambda status: status.length)
+        stream = client._fs.open(client._path(f"{Url.parse(hdfs_url).path}/segments/{large.name}"))
+        assert len(stream.getAllBlocks()) == 1
 
 
 # --- what is declared -------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from contextlib import closing
 
 import pytest
@@ -55,6 +56,25 @@ def test_what_was_synced_can_be_read_while_the_file_is_open(client, make, path):
     out.close()
     (status,) = client.listing(os.path.dirname(path))
     assert (status.length, status.is_open, client.is_closed(path)) == (18, False, True)
+
+
+def test_every_block_is_synced_when_it_ends_if_it_is_to_be_on_disk(hdfs, client, path):
+    def synced(node, to_disk):
+        before = node.syncs()
+        out = client.create(path, replication=1, block_size=1 << 20, favoured=[node.address], to_disk=to_disk)
+        out.write(os.urandom(3_500_000))
+        out.hflush()
+        assert out.pipeline() == [node.address]
+        out.close()
+        client.delete(path)
+        return lambda: node.syncs() - before
+
+    with_sync, without = synced(hdfs.data_nodes[0], True), synced(hdfs.data_nodes[1], False)
+    give_up = time.monotonic() + 120
+    while with_sync() < 4:
+        assert time.monotonic() < give_up, "its blocks were not synced"
+        time.sleep(0.5)
+    assert without() == 0
 
 
 def test_replicas_go_where_they_are_favoured(client, make, hdfs):
@@ -146,18 +166,44 @@ thread.join()
     subprocess.run([sys.executable, "-c", code], env=environment, timeout=120, check=True)
 
 
+def test_a_process_that_watches_for_crashes_ends_in_peace():
+    """`faulthandler` takes signals away from Java when it ends, as that of pytest does: Java would crash by them."""
+    code = """
+import faulthandler
+faulthandler.enable()
+import jpype, threading
+from safekeeper.backends.hdfs.client import start_jvm
+start_jvm()
+faulthandler.disable()
+numbers = jpype.JClass("java.util.Random")().ints(1 << 18).toArray()
+def sort():
+    for _ in range(20):
+        jpype.JClass("java.util.Arrays").sort(numbers.clone())
+threads = [threading.Thread(target=sort) for _ in range(2)]
+for thread in threads:
+    thread.start()
+while any(thread.is_alive() for thread in threads):
+    jpype.java.lang.System.gc()  # which stops the others
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, timeout=240, check=True)
+
+
 @pytest.mark.parametrize(
     ("environment", "line"),
     (
         ({"HIDE": "java", "JAVA_HOME": ""}, "hdfs: needs Java 17: install it, or set JAVA_HOME"),
         ({"HIDE": "pyspark"}, "hdfs: needs the jars of pyspark: pip install 'safekeeper[hdfs]'"),
+        ({"HIDE": "hadoop"}, "hdfs: this process has a JVM without Hadoop: open hdfs: before whatever started it"),
     ),
-    ids=("no Java", "no jars"),
+    ids=("no Java", "no jars", "other JVM"),
 )
 def test_what_is_missing_is_one_clear_line(environment, line):
     code = """
 import importlib.util, os
 import jpype._jvmfinder
+if os.environ["HIDE"] == "hadoop":
+    jpype.startJVM()
 if os.environ["HIDE"] == "java":
     jpype._jvmfinder.LinuxJVMFinder._java, jpype._jvmfinder.LinuxJVMFinder._locations = "/nowhere", ()
 find = importlib.util.find_spec

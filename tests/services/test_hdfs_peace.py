@@ -17,7 +17,7 @@ from safekeeper import Batch, CheckpointId
 from safekeeper.backends.hdfs.peace_options import SECRET_VARIABLE
 from safekeeper.backends.hdfs.serving import serve
 from safekeeper.backends.hdfs.topology import Topology
-from safekeeper.errors import BadUrl
+from safekeeper.errors import BadUrl, Unavailable
 from safekeeper.registry import Url
 
 SECRET = "a secret for the tests"
@@ -72,6 +72,31 @@ def test_what_is_missing_is_said_in_one_line(hdfs_url, options, problem):
     with pytest.raises(BadUrl, match=problem) as found:
         safekeeper.open(f"{hdfs_url}?{options}")
     assert "\n" not in str(found.value)
+
+
+def test_who_may_not_ask_for_the_data_nodes_is_told_to_list_them(hdfs_url):
+    as_nobody = Url.parse(hdfs_url.replace("hdfs://", "hdfs://nobody@"))
+    with pytest.raises(Unavailable, match="be it, or list them in a topology file") as found:
+        serve(as_nobody, Topology(), SECRET).__enter__()
+    assert "\n" not in str(found.value)
+
+
+def test_a_coordinator_notices_which_data_nodes_come_and_go(hdfs, hdfs_url):
+    with serve(Url.parse(hdfs_url), Topology(), SECRET, look_seconds=0.2) as coordinator:
+
+        def wait_for(nodes):
+            give_up = time.monotonic() + 240
+            while set(coordinator.network.nodes) != {node.address for node in nodes}:
+                assert time.monotonic() < give_up, "the plan is still for other DataNodes"
+                time.sleep(0.05)
+
+        wait_for(hdfs.data_nodes)
+        hdfs.data_nodes[0].kill()
+        try:
+            wait_for(hdfs.data_nodes[1:])
+        finally:
+            hdfs.data_nodes[0].start()
+        wait_for(hdfs.data_nodes)
 
 
 @contextmanager

@@ -13,11 +13,11 @@ import pytest
 
 import safekeeper
 from safekeeper import BadUrl, Batch, CheckpointId, Unavailable
-from safekeeper.backends.hdfs.client import Client
+from safekeeper.backends.hdfs.client import Client, start_jvm
 from safekeeper.dev.hdfs import HdfsCluster, Node
 from safekeeper.registry import Url
 
-A = CheckpointId("g", b"a")
+A, B = CheckpointId("g", b"a"), CheckpointId("g", b"b")
 
 
 def write(url):
@@ -96,6 +96,23 @@ def test_a_server_that_is_no_name_node_is_one_clear_line(answer, line):
                 client.close()
 
 
+def test_a_name_node_that_does_not_answer_keeps_nobody_from_another(hdfs_url):
+    gave_up = threading.Event()
+
+    def open_silent(port):
+        with suppress(Unavailable), safekeeper.open(f"hdfs://127.0.0.1:{port}/x?timeout=60"):
+            pass
+        gave_up.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=open_silent, args=[listening.getsockname()[1]])
+        thread.start()
+        with listening.accept()[0]:
+            write(hdfs_url)
+            assert not gave_up.is_set()
+    thread.join()
+
+
 def test_the_settings_of_a_cluster_with_two_name_nodes_are_found_and_followed(hdfs, hdfs_url, tmp_path):
     """Of the two one is down; the other is the real one. What they hold survives the loss of a host."""
     settings = {
@@ -112,16 +129,20 @@ def test_the_settings_of_a_cluster_with_two_name_nodes_are_found_and_followed(hd
     code = """
 import sys, safekeeper
 from safekeeper import Batch, CheckpointId, Survives
+from safekeeper.spark.peace import with_coordinator
 for place in ("hdfs://pair", "hdfs://"):
     with safekeeper.open(place + sys.argv[1]) as store:
         assert Survives.HOST in store.survives
         store.write(Batch({CheckpointId("g", b"a"): b"value"}))
+    with safekeeper.open(with_coordinator(place + sys.argv[1] + "?placement=peace")) as store:
+        store.write(Batch({CheckpointId("g", b"b"): b"planned"}))
+        assert store.placement_counts().hits == 1
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "HADOOP_CONF_DIR": str(tmp_path)}
     command = [sys.executable, "-c", code, Url.parse(hdfs_url).path]
     subprocess.run(command, env=environment, timeout=240, check=True)
     with safekeeper.open(hdfs_url) as store:
-        assert store.read([A]) == [b"value"]
+        assert store.read([A, B]) == [b"value", b"planned"]
 
 
 def test_no_right_to_write_is_one_clear_line(hdfs, hdfs_url):
@@ -153,6 +174,41 @@ def test_a_quota_that_is_used_up_is_one_clear_line(hdfs_url, admin, names):
     unlimited = jpype.JClass("org.apache.hadoop.hdfs.protocol.HdfsConstants").QUOTA_DONT_SET
     admin.setQuota(path_of(hdfs_url), *((1, unlimited) if names else (unlimited, 1 << 20)))
     check_line(hdfs_url, f"the quota of {'names' if names else 'space'} is used up: raise it, or remove something")
+
+
+def test_in_a_folder_with_erasure_codes_files_have_replicas(hdfs_url, admin):
+    """Where they had codes instead, syncing them would do nothing: nothing acknowledged could be read yet."""
+    admin.enableErasureCodingPolicy("XOR-2-1-1024k")
+    admin.mkdirs(path_of(hdfs_url))
+    admin.setErasureCodingPolicy(path_of(hdfs_url), "XOR-2-1-1024k")
+    with safekeeper.open(hdfs_url) as store, safekeeper.open(f"{hdfs_url}?workers=3") as other:
+        store.write(Batch({A: b"value", B: bytes(8 << 20)}))
+        assert other.read([A, B]) == [b"value", bytes(8 << 20)]
+
+
+@pytest.mark.timeout(600)
+def test_in_an_encryption_zone_files_are_encrypted(tmp_path):
+    keys = f"jceks://file{tmp_path}/keys.jceks"
+    cluster = HdfsCluster(tmp_path, [Node()], hadoop_security_key_provider_path=keys)
+    make_key(keys, "key")
+    with cluster, closing(Client(f"hdfs://{cluster.name_node.address}", {})) as client:
+        client.make_folder(Url.parse(cluster.url).path)
+        admin = jpype.JClass("org.apache.hadoop.hdfs.client.HdfsAdmin")(client._fs.getUri(), client._conf)
+        admin.createEncryptionZone(path_of(cluster.url), "key")
+        with safekeeper.open(cluster.url) as store, safekeeper.open(f"{cluster.url}?workers=3") as other:
+            store.write(Batch({A: b"plain text", B: b"plain text" * 1_000_000}))
+            assert other.read([A, B]) == [b"plain text", b"plain text" * 1_000_000]
+        blocks = [file.read_bytes() for file in tmp_path.glob("datanode0/blocks/**/blk_*") if file.suffix != ".meta"]
+    assert sum(map(len, blocks)) > 10_000_000
+    assert not any(b"plain text" in block for block in blocks)
+
+
+def make_key(provider, name):
+    start_jvm()
+    settings = jpype.JClass("org.apache.hadoop.conf.Configuration")()
+    keys = jpype.JClass("org.apache.hadoop.crypto.key.KeyProviderFactory").get(jpype.java.net.URI(provider), settings)
+    keys.createKey(name, jpype.JClass("org.apache.hadoop.crypto.key.KeyProvider").options(settings))
+    keys.flush()
 
 
 @pytest.mark.timeout(600)
