@@ -3,12 +3,13 @@
 A script is a module or a package here that can be run with `python -m` and has a `main`; one that knows `--quick` is
 given it. What it prints goes onto the page of `page.py` as it is; lines that `goals.Goal` makes are collected there.
 
-A script has a session and a folder for temporary files of its own, so nothing that it starts or writes outlives it: not
-when it ends, nor when we are told to end.
+A script has a session and a folder for temporary files of its own, and we are the parent of what it leaves behind, so
+nothing that it starts or writes outlives it: not when it ends, nor when we are told to end.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
@@ -31,6 +32,7 @@ from safekeeper.errors import SafekeeperError
 _MAIN = re.compile(r"^def main\(\) -> None:", re.MULTILINE)
 _MOST_FOR_OTHERS = 0.25
 """What others may use of the machine while a script runs."""
+_PR_SET_CHILD_SUBREAPER = 36
 _TO_END = 10.0
 """Seconds that a script has to end in order when it is interrupted."""
 
@@ -156,7 +158,7 @@ def run_apart(command: Sequence[str]) -> tuple[str, str]:
     with tempfile.TemporaryDirectory(prefix="safekeeper-bench-") as folder:
         settings = {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "110", "TMPDIR": folder}
         # Files, not pipes: a pipe ends only when the last one that has inherited it does.
-        with open(f"{folder}/output", "w+") as output, open(f"{folder}/errors", "w+") as errors:
+        with _ending_orphans(), open(f"{folder}/output", "w+") as output, open(f"{folder}/errors", "w+") as errors:
             process = subprocess.Popen(
                 command,
                 env=os.environ | settings,
@@ -171,6 +173,27 @@ def run_apart(command: Sequence[str]) -> tuple[str, str]:
             if process.returncode and not failure:
                 failure = errors.read().strip().rpartition("\n")[2] or f"exit code {process.returncode}"
             return output.read().rstrip(), failure
+
+
+@contextmanager
+def _ending_orphans() -> Iterator[None]:
+    """Become the parent of whoever loses its own meanwhile, and end it: what it used then counts as our children's."""
+    before = _children()
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        while orphans := _children() - before:  # the children of those that are ended come next
+            for orphan in orphans:
+                with suppress(ProcessLookupError):
+                    os.kill(orphan, signal.SIGKILL)
+                with suppress(ChildProcessError):
+                    os.waitpid(orphan, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def _children() -> set[int]:
+    return {int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
 
 
 def _wait(process: subprocess.Popen[bytes]) -> str:

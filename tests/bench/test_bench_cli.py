@@ -88,7 +88,7 @@ def test_ctrl_c_keeps_what_was_measured_and_marks_it_as_partial():
             r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d:\d{3} \d+ sec: \d+ operations; [\d.]+ current ops/sec; ", first
         )
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=240)
     finally:
         process.kill()
         process.wait()
@@ -105,7 +105,7 @@ def test_a_server_that_is_killed_half_way_leaves_partial_results_and_the_reason(
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert " operations; " in process.stderr.readline()
             server.kill()
-            out, err = process.communicate(timeout=300)
+            out, err = process.communicate(timeout=240)
     assert process.returncode == 1
     assert "safekeeper: the store failed, first with: 127.0.0.1:" in err
     assert re.search(r"PARTIAL RESULTS, the store failed \d+ times in a row after", err)

@@ -159,6 +159,26 @@ def test_what_a_script_leaves_behind_ends_with_it(tmp_path):
     check_gone(tmp_path / "told")
 
 
+# Leaves a process behind, in a session of its own, that has used two seconds of processor time.
+LEAVES_A_BUSY_CHILD = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+used = 0
+while used < 2 * os.sysconf("SC_CLK_TCK"):
+    time.sleep(0.05)
+    used = sum(map(int, open(f"/proc/{child.pid}/stat").read().rpartition(")")[2].split()[11:13]))
+print(child.pid)
+"""
+
+
+def test_also_what_left_the_session_of_a_script_ends_with_it_and_counts_as_its_own():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    pid, failure = run_apart([sys.executable, "-c", LEAVES_A_BUSY_CHILD])
+    assert not failure
+    assert not is_running(pid)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - used > 1.5
+
+
 @pytest.mark.parametrize("number", (signal.SIGINT, signal.SIGTERM), ids=("Ctrl-C", "SIGTERM"))
 def test_whoever_is_told_to_end_takes_the_script_and_its_children_along(tmp_path, number):
     told = tmp_path / "told"

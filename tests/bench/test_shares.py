@@ -130,7 +130,7 @@ def test_ctrl_c_ends_the_clients_and_keeps_what_they_measured(tmp_path, clients)
             assert process.poll() is None
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=600)
     finally:
         process.kill()
         process.wait()
