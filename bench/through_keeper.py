@@ -17,7 +17,7 @@ from safekeeper.bench.measurements import Measurements, Recorder
 from safekeeper.bench.properties import DriverKind
 from safekeeper.bench.session import OpenSessions, Session, Timer, direct_sessions
 from safekeeper.bench.workload import Source, Workload
-from safekeeper.errors import QueueFull
+from safekeeper.errors import QueueFull, SafekeeperError
 from safekeeper.keeper import SafeKeeper
 from safekeeper.queues.queue import Bounds
 from safekeeper.queues.ticket import Ticket
@@ -29,6 +29,7 @@ class KeeperSession(Session):
     def __init__(self, keeper: SafeKeeper, workload: Workload, source: Source, recorder: Recorder) -> None:
         super().__init__(keeper.backend, workload, source, recorder)
         self._keeper = keeper
+        self._last_failure: SafekeeperError | None = None
 
     def finish(self) -> None:
         """Wait until everything saved has completed."""
@@ -45,7 +46,10 @@ class KeeperSession(Session):
             outcome = ticket.outcome()
             if isinstance(outcome, QueueFull):
                 timer.fail("DROPPED", start, now(), intended, kind="DROPPED")
+            elif outcome is self._last_failure:  # of a batch: that is one failure of the store, whatever was in it
+                timer.fail("ERROR", start, now(), intended, outcome)
             elif not isinstance(outcome, Receipt):
+                self._last_failure = outcome
                 self._fail(timer, start, intended, outcome)
             elif ticket.superseded:
                 timer.fail("SUPERSEDED", start, now(), intended, kind="SUPERSEDED")
