@@ -15,7 +15,7 @@ from threading import BoundedSemaphore, Thread
 from typing import TypeVar
 
 from safekeeper.backend import Backend, CheckpointId
-from safekeeper.errors import Unavailable
+from safekeeper.errors import Corruption, Unavailable
 from safekeeper.queues.fuse import Fuse
 from safekeeper.queues.pipeline import Pipeline
 
@@ -125,10 +125,17 @@ class Reader:
             if self._fuse.failed():
                 _log.warning("fetching is given up for a while, after too many failures in a row: %s", error)
             raise
+        except Corruption:  # of this id; the store itself answers
+            self._pipeline.count_fetches(0, time.monotonic() - started)
+            self._mend_fuse()
+            raise
         self._pipeline.count_fetches(len(values), time.monotonic() - started)
+        self._mend_fuse()
+        return values
+
+    def _mend_fuse(self) -> None:
         if self._fuse.succeeded():
             _log.warning("the store answers fetches again")
-        return values
 
 
 def _result(future: Future[T], timeout: float | None) -> T:

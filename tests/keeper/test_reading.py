@@ -82,6 +82,21 @@ def test_damage_is_no_reason_to_stop_fetching(store):
         assert keeper.fetch(ID) is None
 
 
+def test_a_probe_that_finds_damage_mends_the_fuse(store):
+    """The store answered, and the other ids are fetched again."""
+    clock = Clock()
+    with SafeKeeper(store, fuse=Fuse(failures=1, rest=10, clock=clock)) as keeper:
+        store.fail("read")
+        with pytest.raises(Unavailable):
+            keeper.fetch(ID)
+        clock.now += 11
+        store.fail("read", error=Corruption("at offset 7"))
+        with pytest.raises(Corruption):
+            keeper.fetch(ID)
+        assert keeper.fetch(OTHER) is None
+        assert keeper.metrics().failed_fetches == 2
+
+
 def test_a_fetch_with_a_timeout_does_not_hang_on_a_stuck_store(store):
     keeper = SafeKeeper(store, fetch_timeout=0.02, fetch_threads=2)
     keeper.save(ID, 41).result()
