@@ -229,10 +229,6 @@ class Store:
         head = self._current_head()
         return head is not None and (head.generation or 0) >= self.state.manifest.generation
 
-    def is_known(self) -> bool:
-        """Whether the folder was ever read, so that more is known of it than what its head says, which may be old."""
-        return self._loaded or self.writing
-
     def is_current(self) -> bool:
         """Whether the state is all that the writer has published, with the lock held."""
         if self.writing:
