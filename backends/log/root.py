@@ -37,6 +37,7 @@ class Root:
         self._stores: tuple[Store, ...] = ()
         self._claims: Claims | None = None
         self._seen_epoch = -1
+        self._unread = False  # whether there are folders of which only the head is known, which may be old
         self._lock = Lock()
         self._closed = False
 
@@ -59,6 +60,7 @@ class Root:
             folders = writer_folders(self.path)
             self._stores = tuple(known.get(path) or Store(path, self.options, self.files) for path in folders)
             self._seen_epoch = epoch
+            self._unread |= any(store.folder not in known for store in self._stores)
             for store in self._stores:
                 store.forget_head()
             for store in {*known.values()} - {*self._stores, self.own}:
@@ -85,7 +87,8 @@ class Root:
     def highest_beside(self, own: Store) -> int:
         """The highest sequence that any other writer has chosen."""
         stores, highest = self.stores(), 0
-        if len(stores) > 1 and not all(store.is_known() for store in stores):
+        if self._unread:
+            self._unread = False
             with suppress(Corruption):  # then its head has to do
                 self.refresh()
             stores = self._stores

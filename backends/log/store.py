@@ -229,10 +229,6 @@ class Store:
         head = self._current_head()
         return head is not None and (head.generation or 0) >= self.state.manifest.generation
 
-    def is_known(self) -> bool:
-        """Whether the folder was ever read, so that more is known of it than what its head says, which may be old."""
-        return self._loaded or self.writing
-
     def is_current(self) -> bool:
         """Whether the state is all that the writer has published, with the lock held."""
         if self.writing:
@@ -262,11 +258,13 @@ class Store:
             self._check_open()
             head = self._current_head()
             visible = head.visible if head else None  # first: the generation that is seen next has it
-            synced = (head and head.synced) or 0
             generation = head.generation if head else None
             if not self._loaded or generation != self._seen_generation:
                 self._load(generation)
-            elif visible is None or visible <= self.state.sequence or not self._scan_tail(visible):
+            elif head is None or visible is None or visible <= self.state.sequence:
+                return
+            elif not self._scan_tail(visible):
+                synced = head.synced or 0
                 if synced <= max(self.state.sequence, self._loaded_for):
                     return
                 self._loaded_for = synced  # what is durable must be there: `load` finds it, or says what is damaged

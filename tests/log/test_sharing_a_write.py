@@ -80,10 +80,11 @@ def test_a_write_that_fails_fails_for_all_who_share_it_and_for_nobody_else(tmp_p
         assert store.read([id_of(0), id_of(9)]) == [bytes(100), b"after"]
 
 
-def test_a_signal_at_any_moment_leaves_nobody_waiting(tmp_path):
+@pytest.mark.parametrize("segment", (64 << 20, 8192), ids=("one segment", "many segments"))
+def test_a_signal_at_any_moment_leaves_nobody_waiting(tmp_path, segment):
     seconds = 30 if LONG else 2
     run = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, str(tmp_path / "store"), str(seconds)],
+        [sys.executable, "-c", INTERRUPTED, str(tmp_path / "store"), str(seconds), str(segment)],
         capture_output=True,
         text=True,
         timeout=seconds + 120,
@@ -96,7 +97,7 @@ INTERRUPTED = """
 import faulthandler, random, signal, sys, threading, time
 import safekeeper
 from safekeeper import Batch, CheckpointId
-from safekeeper.backends.log import LogBackend
+from safekeeper.backends.log import LogBackend, LogOptions
 from safekeeper.backends.log.files import Files
 
 class Interrupted(BaseException): pass
@@ -128,7 +129,7 @@ armed = stop = False
 last = {}
 interrupted = turn = 0
 signal.signal(signal.SIGALRM, interrupt)
-store = LogBackend(sys.argv[1], None, EvenFiles())
+store = LogBackend(sys.argv[1], LogOptions(segment=int(sys.argv[3])), EvenFiles())
 threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 16)]
 for thread in threads:
     thread.start()
@@ -151,5 +152,8 @@ for thread in threads:
 found = {number: int(store.read([id_of(number)])[0]) for number in last}
 assert all(found[number] >= last[number] for number in last), (found, last)
 store.close()
+with LogBackend(sys.argv[1]) as store:
+    assert {number: int(store.read([id_of(number)])[0]) for number in last} == found
+    assert list(store.verify()) == []
 print(interrupted)
 """
