@@ -230,11 +230,18 @@ def test_a_callback_that_raises_is_logged_and_harms_nobody(store, error, caplog)
     def broken(ticket):
         raise error
 
-    with SafeKeeper(store) as keeper:
-        for _ in range(3):
-            keeper.save(A, 1, callback=broken).result(timeout=60)
-        keeper.flush()
-    assert keeper.metrics().callback_errors == 3
+    def save():
+        with SafeKeeper(store) as keeper:
+            for _ in range(3):
+                keeper.save(A, 1, callback=broken).result(timeout=60)
+            keeper.flush()
+        errors.append(keeper.metrics().callback_errors)
+
+    errors: list[int] = []
+    saving = threading.Thread(target=save)  # in the main thread Ctrl-C is the caller's, who may call back as well
+    saving.start()
+    saving.join()
+    assert errors == [3]
     assert "group/a: the callback of a save raised" in caplog.text
 
 
