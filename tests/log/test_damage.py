@@ -200,7 +200,12 @@ def predict_truncated(image: Image, layout: SegmentLayout, size: int) -> Values 
 @pytest.mark.crash
 @pytest.mark.timeout(3600)
 def test_a_damaged_index_file_or_head_or_claim_changes_no_answer(image):
-    for path in (*image.folder.glob("*.index"), *image.folder.glob("head"), image.root / "claim", image.folder / "lock"):
+    for path in (
+        *image.folder.glob("*.index"),
+        *image.folder.glob("head"),
+        image.root / "claim",
+        image.folder / "lock",
+    ):
         data = bytearray(path.read_bytes())
         for offset in some(range(len(data))):
             data[offset] ^= 1 << offset % 8
