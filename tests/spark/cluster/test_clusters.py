@@ -27,9 +27,10 @@ def test_executors_and_agents_that_die_or_stop_at_random_do_no_harm(seed, drive,
     batches = 6
     given = stream(tmp_path / "query", batches, seed=seed)
     planned = blows(seed, batches)
-    print(f"seed {seed}: {planned}")
-    url = store_url(("file", "lmdb", "redis")[seed % 3])
-    driver = drive(given, LOCAL_CLUSTER, url, **SPECULATION)
+    scheme, format = ("log", "file", "lmdb", "redis")[seed % 4], "12"[seed // 4 % 2]
+    print(f"seed {seed}, {scheme}, checkpoint format {format}: {planned}")
+    settings = {**SPECULATION, "spark_sql_streaming_stateStore_checkpointFormatVersion": format}
+    driver = drive(given, LOCAL_CLUSTER, store_url(scheme), **settings)
     threads = []
     for batch in driver.batches():
         for blow in planned:
