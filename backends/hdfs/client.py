@@ -19,9 +19,10 @@ import ctypes
 import faulthandler
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -292,7 +293,7 @@ class Client:
         after, pages = self._no_name, 0
         with _explained(self.uri + folder):
             while True:
-                page = self._dfs.listPaths(folder, after, True)
+                page = _again(partial(self._dfs.listPaths, folder, after, True))
                 if page is None:
                     return None, 1
                 found += [_status(entry) for entry in page.getPartialListing()]
@@ -304,13 +305,13 @@ class Client:
     def status(self, path: str) -> FileStatus | None:
         """What the NameNode knows of *path*; None if there is nothing."""
         with _explained(self.uri + path):
-            found = self._dfs.getFileInfo(path)
+            found = _again(lambda: self._dfs.getFileInfo(path))
             return None if found is None else _status(found)
 
     def make_folder(self, path: str) -> None:
         """Create *path* and its missing parents; that it exists is not an error."""
         with _explained(self.uri + path):
-            self._fs.mkdirs(self._path(path))
+            _again(lambda: self._fs.mkdirs(self._path(path)))
 
     def rename(self, old: str, new: str) -> None:
         """Give a file another name, at once. Raise `Missing` if it is not there, `Exists` if the new one is."""
@@ -320,7 +321,7 @@ class Client:
     def delete(self, path: str) -> None:
         """Remove a file or a folder with all in it. That there is none is not an error."""
         with _explained(self.uri + path):
-            self._fs.delete(self._path(path), True)
+            _again(lambda: self._fs.delete(self._path(path), True))
 
     # Files
 
@@ -350,7 +351,7 @@ class Client:
                 builder = builder.favoredNodes(_addresses(favoured))
             if no_local:
                 builder = builder.noLocalWrite()
-            return OutputStream(self, path, builder.build())
+            return OutputStream(self, path, _again(builder.build))  # if the first has made it, this raises `Exists`
 
     def open(self, path: str, *, is_open: bool = False) -> InputStream:
         """A file for reading; raise `Missing` if there is none.
@@ -359,7 +360,7 @@ class Client:
         the writer died or is about to see an acknowledgement: that could not be read from the others.
         """
         with _explained(self.uri + path):
-            stream = self._fs.open(self._path(path))
+            stream = _again(lambda: self._fs.open(self._path(path)))
             length = int(stream.getVisibleLength())
             if is_open and length:
                 length = min(length, self._shown_by_all(stream.getAllBlocks()))
@@ -392,7 +393,7 @@ class Client:
     def is_closed(self, path: str) -> bool:
         """Whether a file is complete: nobody writes it, nor died doing so."""
         with _explained(self.uri + path):
-            return bool(self._fs.isFileClosed(self._path(path)))
+            return bool(_again(lambda: self._fs.isFileClosed(self._path(path))))
 
     def nudge(self, path: str) -> None:
         """Have a file completed whose writer has been silent for a minute; one that is alive does not notice."""
@@ -414,7 +415,7 @@ class Client:
     def default_replication(self) -> int:
         """How many replicas a file gets if nobody says otherwise."""
         with _explained(self.uri):
-            return int(self._dfs.getServerDefaults().getReplication())
+            return int(_again(self._dfs.getServerDefaults).getReplication())
 
     def is_highly_available(self) -> bool:
         """Whether the URI names a service of several NameNodes rather than one host."""
@@ -434,9 +435,8 @@ class Client:
     def data_nodes(self) -> list[DataNodeInfo]:
         """The DataNodes that are alive."""
         with _explained(self.uri):
-            nodes = self._fs.getDataNodeStats(
-                jpype.JClass("org.apache.hadoop.hdfs.protocol.HdfsConstants$DatanodeReportType").LIVE
-            )
+            live = jpype.JClass("org.apache.hadoop.hdfs.protocol.HdfsConstants$DatanodeReportType").LIVE
+            nodes = _again(lambda: self._fs.getDataNodeStats(live))
             return [DataNodeInfo(str(node.getXferAddr()), str(node.getNetworkLocation())) for node in nodes]
 
 
@@ -452,6 +452,20 @@ def _explained(place: str) -> Iterator[None]:
         yield
     except jpype.JException as error:
         raise _explain(place, error) from error
+
+
+def _again(ask: Callable[[], Any]) -> Any:
+    """What the NameNode answers, asked once more if it hangs up.
+
+    All clients of a process share their connections. That the NameNode was started again is noticed on one that was
+    idle only when it is used.
+    """
+    try:
+        return ask()
+    except jpype.JException as error:
+        if error.getClass().getName() != "java.io.EOFException":
+            raise
+        return ask()
 
 
 def _explain(place: str, error: Any) -> Unavailable:

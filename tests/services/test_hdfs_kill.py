@@ -4,11 +4,13 @@ import os
 import random
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
 import safekeeper
 from safekeeper import Batch, CheckpointId, SafekeeperError
+from safekeeper.backends.hdfs.client import Client
 
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
 WRITERS = 3
@@ -109,3 +111,15 @@ def test_a_restart_of_the_name_node_is_survived(hdfs, hdfs_url):
                 hdfs.wait_until_ready()
                 writers.wait_for_more()
             check_everywhere(writers, store, hdfs_url)
+
+
+@pytest.mark.crash
+def test_a_connection_from_before_a_restart_of_the_name_node_is_no_trouble(hdfs):
+    """It is kept longer than usual, or it might be closed before the NameNode is back."""
+    settings = {"ipc.client.connection.maxidletime": "600000"}
+    with closing(Client(f"hdfs://{hdfs.name_node.address}", settings)) as client:
+        assert client.status("/") is not None
+        hdfs.name_node.kill()
+        hdfs.name_node.start()
+        hdfs.wait_until_ready()
+        assert client.status("/") is not None
