@@ -215,10 +215,10 @@ class Appender:
                 self.records += block.count
             self._appended = state.sequence = self._given
             self._end = state.tail = offset
+            if self._always:  # with the lock held: what is seen here must be seen elsewhere at the same moment
+                self._flushed = self._synced = self._appended
+                self._head.publish(self._appended, self._appended)
         self.appended += offset - start
-        if self._always:
-            self._flushed = self._synced = self._appended
-            self._head.publish(self._appended, self._appended)
 
     def _write(self, parts: list[Buffer], end: int) -> float:
         if end - self._end <= _JOINED:
@@ -384,7 +384,7 @@ class Appender:
 def _load_or_begin(root: Root, seat: Seat) -> State:
     """What is in a folder that was just claimed."""
     try:
-        state = load(seat.folder)
+        state = load(seat.folder, claimed=True)
     except BaseException:
         give_back(seat, root.files)
         raise

@@ -1,30 +1,47 @@
 """The head: a small mapped file in which a writer says how far it is. Never synced, and nothing depends on it alone.
 
     word:     0 "SKLOGHED" | 1 version | 2 visible | 3 ~visible | 4 synced | 5 ~synced | 6 generation | 7 ~generation
-              | 8 taken | 9 ~taken | 10 choosing | 11 fenced
+              | 8 taken | 9 ~taken | 10 choosing | 11 fenced | 12, 13 boot
 
 A word is stored in one step. A pair whose halves do not match is being changed, was left so by a kill, or is damaged.
 Of `visible` and `taken` the higher half is true then, unless they are far apart; the others say nothing. The head of a
-writer that knew of no others ends with word 7.
+writer that knew of no others ends with word 7, one that did not say `boot` with word 11.
+
+`boot` names the run of the kernel under which the head was made. As long as that lasts, every store to a mapped file is
+seen by all: the head is not old then, and nobody may see more than is `visible`.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from functools import cache
 from pathlib import Path
 from typing import Final, Self
+from uuid import UUID
 
 from safekeeper.backends.log.format import VERSION
 
 NAME: Final = "head"
 TEMPORARY: Final = "head.tmp"
 _MARK: Final = int.from_bytes(b"SKLOGHED", "little")
-_VISIBLE, _SYNCED, _GENERATION, _TAKEN, _CHOOSING, _FENCED = 2, 4, 6, 8, 10, 11
-_WORDS: Final = 12
+_VISIBLE, _SYNCED, _GENERATION, _TAKEN, _CHOOSING, _FENCED, _BOOT = 2, 4, 6, 8, 10, 11, 12
+_WORDS: Final = 14
+_WORDS_TO_SHARE: Final = 12
 _FEWEST_WORDS: Final = 8
 _MASK: Final = (1 << 64) - 1
 _FAR: Final = 1 << 32  # more than lies between two sequences that one writer chooses
+_NO_BOOT: Final = (0, 0)
+
+
+@cache
+def this_boot() -> tuple[int, int]:
+    """What tells this run of the kernel from all others; zeros if it does not say."""
+    try:
+        number = UUID(Path("/proc/sys/kernel/random/boot_id").read_text().strip()).int
+    except (OSError, ValueError):
+        return _NO_BOOT
+    return number >> 64, number & _MASK
 
 
 class Head:
@@ -33,7 +50,7 @@ class Head:
     def __init__(self, fd: int, access: int) -> None:
         size = os.fstat(fd).st_size // 8 * 8
         self._words = memoryview(mmap.mmap(fd, min(size, 8 * _WORDS), access=access)).cast("Q")
-        self._shares = len(self._words) == _WORDS
+        self._shares = len(self._words) >= _WORDS_TO_SHARE
 
     @classmethod
     def of_writer(cls, folder: Path, visible: int, synced: int, generation: int) -> Self:
@@ -47,6 +64,7 @@ class Head:
         finally:
             os.close(fd)
         head._words[0], head._words[1] = _MARK, VERSION
+        head._words[_BOOT], head._words[_BOOT + 1] = this_boot()
         head.take(visible)
         head.publish(visible, synced)
         head.publish_generation(generation)
@@ -83,6 +101,13 @@ class Head:
     def visible(self) -> int | None:
         """The last sequence that readers may see; None if that cannot be told."""
         return self._higher(_VISIBLE)
+
+    @property
+    def bound(self) -> int | None:
+        """The last sequence that anybody may see, if that is sure: what is behind it was never answered. None if the
+        head may be older than what it speaks of, or does not tell."""
+        boot = tuple(self._words[_BOOT : _BOOT + 2])
+        return self.visible if boot == this_boot() != _NO_BOOT else None
 
     @property
     def synced(self) -> int | None:

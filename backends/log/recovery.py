@@ -70,8 +70,12 @@ class State:
                 segment.close()
 
 
-def load(folder: Path) -> State | None:
-    """The state of *folder*, None if nothing was ever written there."""
+def load(folder: Path, *, claimed: bool = False) -> State | None:
+    """The state of *folder*, None if nothing was ever written there.
+
+    What its writer has not answered, and what a writer that was killed has left so, nobody sees before the folder is
+    *claimed* again: those who have the log open do not see it either.
+    """
     head = Head.of_reader(folder)  # before the manifest, so that the manifest knows the files of what it names
     synced = (head and head.synced) or 0
     manifest = find_manifest(folder, head)
@@ -90,7 +94,7 @@ def load(folder: Path) -> State | None:
         state.segments[entry.number] = segment = Segment(folder, entry)
         state.counts[entry.number] = Counts(entry.puts, entry.graves)
         if entry.end is None or entry.indexed < entry.end:
-            met = _scan_open(segment, entry, manifest, synced)
+            met = _scan_open(segment, entry, manifest, synced, None if claimed else head)
             state.count(entry.number, met.found)
             found.add(met.found)
             state.sequence = max(state.sequence, met.sequence)
@@ -126,24 +130,25 @@ def _without_index(manifest: Manifest) -> Manifest:
     return replace(manifest, segments=tuple(segments), index=None)
 
 
-def _scan_open(segment: Segment, entry: SegmentEntry, manifest: Manifest, synced: int) -> Scan:
+def _scan_open(segment: Segment, entry: SegmentEntry, manifest: Manifest, synced: int, head: Head | None) -> Scan:
     segment.open()
     try:
-        return _scan_entry(segment, entry, manifest, synced)
+        return _scan_entry(segment, entry, manifest, synced, head)
     finally:
         segment.close()  # there may be more of them than a process may have open
 
 
-def _scan_entry(segment: Segment, entry: SegmentEntry, manifest: Manifest, synced: int) -> Scan:
+def _scan_entry(segment: Segment, entry: SegmentEntry, manifest: Manifest, synced: int, head: Head | None) -> Scan:
     before = entry.sequence - 1 if entry.indexed == SEGMENT_HEAD.size else manifest.sequence
-    met = scan(segment, entry.indexed, entry.end, before)
-    if entry.end is not None:
+    is_open = entry.end is None
+    met = scan(segment, entry.indexed, entry.end, before, until=head.bound if head and is_open else None)
+    if not is_open:
         if not met.complete or met.end != entry.end:
             raise Corruption(f"{segment.path}: offset {met.end}: no whole block, in a sealed segment: damaged")
         return met
     durable = max([synced, manifest.sequence, *(header.synced for _, header in blocks_behind(segment, met.end))])
     if durable > met.sequence:  # or its writer lives, and went on between the walk and the search behind its end
-        met.go_on(scan(segment, met.end, None, met.sequence))
+        met.go_on(scan(segment, met.end, None, met.sequence, until=head.bound if head else None))
     if durable > met.sequence:
         raise Corruption(
             f"{segment.path}: offset {met.end}: no whole block, but sequence {durable} was durable and"

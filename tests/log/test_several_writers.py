@@ -2,6 +2,7 @@
 
 import fcntl
 import importlib
+import itertools
 import json
 import os
 import random
@@ -11,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from safekeeper.backends.log.compaction import Compactor
 from safekeeper.backends.log.format import BlockHeader
 from safekeeper.backends.log.scan import blocks_behind
 from safekeeper.backends.log.segment import Segment
-from safekeeper.testing.peer import Peer
+from safekeeper.testing.peer import PATIENCE, Peer
 
 from .command import run
 from .history import FOREVER, Operation, problem
@@ -122,6 +124,36 @@ def test_what_one_writes_and_another_deletes_gives_its_space_back(tmp_path):
                 most = max(most, store.stats().bytes_stored)
         assert store.stats().ids == 0
         assert most < 400_000, "800,000 bytes were written, and all of them deleted"
+
+
+def test_what_was_never_answered_is_seen_by_nobody_before_the_folder_is_taken_over(tmp_path):
+    """Neither by those who have the log open nor by those who open it: one would read the new value, then the other the
+    old one."""
+    root, url = tmp_path / "store", f"log://{tmp_path}/store"
+    came_late = 0
+    with LogBackend(root) as store:
+        for step in itertools.count():
+            put(store, a=b"old")
+            with Peer(url) as peer, ThreadPoolExecutor(1) as pool:
+                put(peer, b=b"%d" % step)
+                assert get(store, "b") == b"%d" % step
+                writing = pool.submit(peer.call, write_and_stop, {id_of("a"): b"new"}, step)
+                wait_until_stopped(peer._process.pid)
+                seen = get(store, "a")
+                with Peer(url) as opened:
+                    assert get(opened, "a") == seen, f"stopped before step {step}"
+                peer._process.kill()
+                assert writing.exception(PATIENCE) is not None
+            with Peer(url) as opened:
+                assert get(opened, "a") == get(store, "a") == seen, f"killed before step {step}"
+                put(opened, b=b"")  # it takes over what has no writer
+                after = get(opened, "a")
+                assert after in (b"new", seen)
+                assert get(store, "a") == after
+            if seen == b"new":  # from here on it was said
+                break
+            came_late += after == b"new"
+    assert came_late, "no step had a block that was whole and not answered"
 
 
 def test_a_grave_is_kept_for_a_writer_that_has_not_finished(tmp_path):
