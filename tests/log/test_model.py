@@ -92,6 +92,7 @@ LARGE = {
 }
 
 
+@pytest.mark.crash
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("scenario", [*SCENARIOS.values(), *POWER_CUTS.values(), *(LARGE.values() if LONG else ())])
 def test_no_order_of_the_steps_breaks_the_contract(scenario):

@@ -431,6 +431,7 @@ def test_the_history_of_processes_that_are_stopped_killed_and_forked_keeps_the_c
 # --- what is left behind ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.crash
 def test_two_writers_opened_and_killed_again_and_again_keep_a_bounded_number_of_files(tmp_path):
     root, most = tmp_path / "store", 0
     for turn in range(1000 if LONG else 60):

@@ -80,6 +80,7 @@ def test_a_write_that_fails_fails_for_all_who_share_it_and_for_nobody_else(tmp_p
         assert store.read([id_of(0), id_of(9)]) == [bytes(100), b"after"]
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize("segment", (64 << 20, 8192), ids=("one segment", "many segments"))
 def test_a_signal_at_any_moment_leaves_nobody_waiting(tmp_path, segment):
     seconds = 30 if LONG else 2

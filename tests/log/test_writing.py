@@ -563,6 +563,7 @@ def files_of(root: Path) -> int:
     return sum(len(names) for _, _, names in os.walk(root))
 
 
+@pytest.mark.crash
 def test_a_log_opened_and_killed_a_thousand_times_keeps_a_bounded_number_of_files(tmp_path):
     most = 0
     for turn in range(1000 if LONG else 100):
