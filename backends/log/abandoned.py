@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from safekeeper.backend import Survives
 from safekeeper.backends.log.appender import Appender
 from safekeeper.backends.log.claim import claiming, is_abandoned
@@ -9,7 +11,7 @@ from safekeeper.backends.log.compaction import MANY_SMALL, Compactor, Pace, is_w
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.store import Store
 from safekeeper.backends.log.writer import Writer
-from safekeeper.errors import Unavailable
+from safekeeper.errors import Conflict, Unavailable
 
 
 def tidy_abandoned(root: Root, pace: Pace, everything: bool = False) -> None:
@@ -33,7 +35,8 @@ def tidy_abandoned(root: Root, pace: Pace, everything: bool = False) -> None:
         if appender is None:
             continue
         try:
-            Compactor(root, appender.store, Writer(appender, Survives.NOTHING)).run(pace, everything)
+            with suppress(Conflict):  # then another process looks after it
+                Compactor(root, appender.store, Writer(appender, Survives.NOTHING)).run(pace, everything)
         finally:
             appender.close()
 

@@ -184,7 +184,7 @@ class Appender:
             self.flush()
         return seconds
 
-    def check_not_fenced(self, cause: OSError | None = None) -> None:
+    def check_not_fenced(self, cause: Exception | None = None) -> None:
         """Raise `Conflict` if the folder was taken over: nothing may be acknowledged that its owner has not seen."""
         if self._head.fenced:
             self._abandon()

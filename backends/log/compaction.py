@@ -36,6 +36,7 @@ from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.segment import Segment
 from safekeeper.backends.log.store import SMALL_SHARE, Store
 from safekeeper.backends.log.writer import Writer
+from safekeeper.errors import Corruption
 
 MANY_SMALL: Final = 8
 """So many small sealed segments are merged into one."""
@@ -95,7 +96,7 @@ class Compactor:
         with self._running:
             try:
                 self._run(pace, everything)
-            except OSError as error:  # its files may be gone because its folder is another writer's by now
+            except (OSError, Corruption) as error:  # its files may be gone: its folder may be another writer's by now
                 with self._writer.exclusive() as appender:
                     appender.check_not_fenced(error)
                 raise

@@ -69,6 +69,19 @@ def compact_and_stop(store: Any, manifest: int) -> None:
         store.compact()
 
 
+def compact_and_stop_while_copying(store: Any) -> None:
+    """Compact, and stop when the first file for copies was created, after the next segment and its manifest."""
+    passed: list[str] = []
+
+    def stop(name: str) -> None:
+        passed.append(name)
+        if name == "write_synced" and passed.count("create") == 3:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    with _before_each_step(stop):
+        store.compact()
+
+
 @contextmanager
 def _before_each_step(call: Callable[[str], None]) -> Iterator[None]:
     """Call *call* with its name before everything that a writer does to files and to its head, and looks at there."""

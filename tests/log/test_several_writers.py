@@ -31,10 +31,17 @@ from safekeeper.testing.peer import PATIENCE, Peer
 
 from .command import run
 from .history import FOREVER, Operation, problem
-from .inside import claim, compact, compact_and_stop, fork_a_child_that_stays, write_and_stop
+from .inside import (
+    claim,
+    compact,
+    compact_and_stop,
+    compact_and_stop_while_copying,
+    fork_a_child_that_stays,
+    write_and_stop,
+)
 from .killing import open_as_another_process
 from .power import QuickFiles
-from .test_stopped_writer import wait_until_stopped
+from .test_stopped_writer import lose_the_lock_of, wait_until_stopped
 
 verify = importlib.import_module("safekeeper.backends.log.verify")  # as a name of the package it is the function
 
@@ -154,6 +161,22 @@ def test_what_was_never_answered_is_seen_by_nobody_before_the_folder_is_taken_ov
                 break
             came_late += after == b"new"
     assert came_late, "no step had a block that was whole and not answered"
+
+
+def test_a_pass_that_is_stopped_and_taken_over_finds_a_conflict_and_no_damage(tmp_path):
+    root, url = tmp_path / "store", f"log://{tmp_path}/store?segment=4K"
+    with Peer(url) as peer, LogBackend(root, LogOptions(segment=4096)) as store, ThreadPoolExecutor(1) as pool:
+        for turn in range(2):
+            for n in range(20):
+                put(peer, **{f"k{n}": b"%d" % turn + bytes(900), f"only {turn} {n}": bytes(900)})
+        compacting = pool.submit(peer.call, compact_and_stop_while_copying)
+        wait_until_stopped(peer._process.pid)
+        lose_the_lock_of(peer._process.pid, root)
+        store.compact()  # takes over what has no writer
+        os.kill(peer._process.pid, signal.SIGCONT)
+        assert isinstance(compacting.exception(PATIENCE), Conflict)
+        assert [get(handle, "k7") for handle in (store, peer)] == [b"1" + bytes(900)] * 2
+        assert list(store.verify()) == []
 
 
 def test_a_grave_is_kept_for_a_writer_that_has_not_finished(tmp_path):
