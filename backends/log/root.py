@@ -25,6 +25,19 @@ from safekeeper.errors import Closed, Corruption
 V = TypeVar("V", bound=View)
 
 
+class _LookedAt:
+    """Folders that a caller looks at. Another thread may load them anew before the caller has found out that it must:
+    then there is nothing left to do, but what the caller has seen is old all the same."""
+
+    def __init__(self, stores: tuple[Store, ...]) -> None:
+        self.stores = stores
+        self._loads = [store.loads for store in stores]
+
+    def is_old(self) -> bool:
+        """Whether any of them was loaded since."""
+        return self._loads != [store.loads for store in self.stores]
+
+
 class Root:
     """All folders of a root, for all handles of a process."""
 
@@ -106,24 +119,24 @@ class Root:
     def refresh(self) -> tuple[Store, ...]:
         """Catch up with all writers; the folders."""
         while True:
-            stores = self.stores()
+            looked_at = _LookedAt(self.stores())
             try:
-                for store in stores:
+                for store in looked_at.stores:
                     store.refresh()
             except (Corruption, Closed, FileNotFoundError):
-                if not self._has_moved_on(stores):
+                if not self._has_moved_on(looked_at):
                     raise
             else:
-                return stores
+                return looked_at.stores
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         """The values of *ids*."""
         while True:
-            stores = self.refresh()
+            looked_at = _LookedAt(self.refresh())
             try:
-                return stores[0].read(ids) if len(stores) == 1 else self._read_newest(ids)
+                return looked_at.stores[0].read(ids) if len(looked_at.stores) == 1 else self._read_newest(ids)
             except (Corruption, Closed):
-                if not self._has_moved_on(stores):
+                if not self._has_moved_on(looked_at):
                     raise
 
     def _read_newest(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
@@ -192,20 +205,20 @@ class Root:
         Its second argument says whether there are several folders. What it returns holds pins.
         """
         while True:
-            stores = self.refresh()
+            looked_at = _LookedAt(self.refresh())
             try:
-                views = _at_once(stores, look)
+                views = _at_once(looked_at.stores, look)
             except (Corruption, Closed):
-                if not self._has_moved_on(stores):
+                if not self._has_moved_on(looked_at):
                     raise
             else:
                 if views is not None:
                     return views
 
-    def _has_moved_on(self, stores: tuple[Store, ...]) -> bool:
-        """Whether anything has changed since *stores* were looked at, so that trying again is right."""
+    def _has_moved_on(self, looked_at: _LookedAt) -> bool:
+        """Whether anything has changed since then, so that trying again is right."""
         self._list(0)
-        return self._stores != stores or any(store.has_moved_on() for store in stores)
+        return self._stores != looked_at.stores or looked_at.is_old() or any(s.has_moved_on() for s in self._stores)
 
 
 def _at_once(stores: Sequence[Store], look: Callable[[Store, bool], V]) -> list[V] | None:

@@ -117,6 +117,8 @@ class Store:
         self._scanned_for = self._loaded_for = 0  # the last sequence that was looked for in vain
         self._seen_generation: int | None = None
         self._seen_manifest: bytes | None = None
+        self.loads = 0
+        """How often the state was replaced as a whole: what was looked up before in vain may be found now."""
         self._open: dict[int, Segment] = {}
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -182,11 +184,12 @@ class Store:
         )
 
     def bytes_stored(self) -> int:
-        """What the files occupy. One that compaction removes meanwhile counts nothing."""
+        """What the files occupy. One that goes meanwhile counts nothing, nor does a folder that is taken over."""
         size = 0
-        for path in self.folder.glob("*"):
-            with suppress(FileNotFoundError):
-                size += path.stat().st_size
+        with suppress(FileNotFoundError):
+            for path in list(self.folder.iterdir()):
+                with suppress(FileNotFoundError):
+                    size += path.stat().st_size
         return size
 
     def small_segments(self) -> int:
@@ -280,6 +283,7 @@ class Store:
                 if state is None and not self.folder.is_dir():
                     raise FileNotFoundError(f"{self.folder} is gone")
             except Corruption:
+                self._seen_manifest = manifest
                 if first_line(self.folder) == manifest:
                     raise
                 return
@@ -305,7 +309,7 @@ class Store:
     def has_moved_on(self) -> bool:
         """Whether there is another manifest since the one in use was loaded, so that trying again is right."""
         # The file itself, not the head: within a claim the head may still be that of the writer before.
-        if self.writing or not self._loaded or first_line(self.folder) == self._seen_manifest:
+        if self.writing or first_line(self.folder) == self._seen_manifest:
             return False
         self._loaded = False
         return True
@@ -325,6 +329,7 @@ class Store:
         """Make *state* the one that counts; the files of the one before are closed when nobody reads them any more."""
         with self.lock:
             before, self.state = self.state, state
+            self.loads += 1
             self._open = {}
             before.close()
 

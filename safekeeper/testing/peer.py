@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -163,6 +164,7 @@ def _serve(url: str, line: Connection[Any, Any]) -> None:
                 answer = function(store, *args, **kwargs)
             line.send((True, answer))
         except Exception as error:
+            error.add_note(f"in the other process: {traceback.format_exc()}")
             line.send((False, error))
     if store is not None:
         store.close()
