@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 import safekeeper
 from safekeeper import Batch, CheckpointId
 from safekeeper.copying import ids_of, read_in_pieces
-from safekeeper.spark import register
+from safekeeper.spark import register, setting
 
 
 @pytest.fixture(scope="module")
@@ -83,17 +83,16 @@ def test_spark_does_not_copy_what_its_tasks_cannot_see(tmp_path):
     )
 
 
-def test_a_query_goes_on_with_a_copy_of_its_state(runner, events, hdfs, ours):
+def test_a_query_goes_on_with_a_copy_of_its_state(runner, events, hdfs, ours, tmp_path):
     def query(left):
         return left.groupBy("key").agg(F.count("*"), F.sum("number"))
 
     inputs = {"left": events(3)}
     expected = runner(query, inputs, hdfs, mode="update").run(0, 1, 2)
 
-    moved = runner(query, inputs, ours("log"), mode="update")
+    moved = runner(query, inputs, ours(), mode="update")
     moved.run(0, 1)
-    (url_name,) = [name for name in ours("log") if name.endswith(".url")]
-    new = ours("file")[url_name] + "-copied"
-    assert command("copy", ours("log")[url_name], new).returncode == 0
-    moved.session.conf.set(url_name, new)
+    copy = f"file://{tmp_path}/copy"
+    assert command("copy", ours()[setting("url")], copy).returncode == 0
+    moved.session.conf.set(setting("url"), copy)
     assert moved.run(2) == expected
