@@ -98,6 +98,7 @@ class Appender:
         try:
             store.begin_writing(_load_or_begin(root, seat))
             _sync_tail(store)
+            Head.reveal(store.folder, store.state.sequence)
             appender = cls(root, store, seat.lock_fd, seat.epoch)
             appender._take_over()
         except BaseException:

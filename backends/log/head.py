@@ -84,6 +84,14 @@ class Head:
             head._words[_FENCED] = 1
 
     @classmethod
+    def reveal(cls, folder: Path, sequence: int) -> None:
+        """Let everybody see what the writer that made the head of *folder*, which is gone, has left unanswered: those
+        who have that head mapped, and those who open it, at the same moment."""
+        head = cls._open(folder, os.O_RDWR, mmap.ACCESS_WRITE)
+        if head is not None:
+            head._words[_VISIBLE], head._words[_VISIBLE + 1] = sequence, sequence ^ _MASK
+
+    @classmethod
     def _open(cls, folder: Path, flags: int, access: int) -> Self | None:
         try:
             fd = os.open(folder / NAME, flags | os.O_CLOEXEC)

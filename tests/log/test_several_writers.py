@@ -39,6 +39,7 @@ from .inside import (
     compact_and_stop,
     compact_and_stop_while_copying,
     fork_a_child_that_stays,
+    steps_of_a_write,
     write_and_stop,
 )
 from .killing import open_as_another_process
@@ -163,6 +164,38 @@ def test_what_was_never_answered_is_seen_by_nobody_before_the_folder_is_taken_ov
                 break
             came_late += after == b"new"
     assert came_late, "no step had a block that was whole and not answered"
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(1200)
+def test_what_a_claim_brings_to_light_all_see_from_the_same_moment_on(tmp_path):
+    """Those who have the log open, and those who open it, while the claim is stopped in any step."""
+    with Peer(f"log://{tmp_path}/pilot") as killed, Peer(f"log://{tmp_path}/pilot") as claimer:
+        put(killed, a=b"old")
+        before_publish = killed.call(steps_of_a_write, {id_of("a"): b"new"}).index("publish")
+        killed._process.kill()
+        killed._process.wait()
+        steps = claimer.call(steps_of_a_write, {id_of("b"): b""})
+    seen = set()
+    for step in range(0, len(steps), 1 if LONG else 4):
+        root, url = tmp_path / f"{step}", f"log://{tmp_path}/{step}"
+        with Peer(url) as killed, Peer(url) as claimer, Peer(url) as fresh, LogBackend(root) as store:
+            put(killed, a=b"old")
+            assert get(store, "a") == b"old"
+            with ThreadPoolExecutor(2) as pool:
+                writing = pool.submit(killed.call, write_and_stop, {id_of("a"): b"new"}, before_publish)
+                wait_until_stopped(killed._process.pid)
+                killed._process.kill()
+                assert writing.exception(PATIENCE) is not None
+                claiming = pool.submit(claimer.call, write_and_stop, {id_of("b"): b""}, step)
+                wait_until_stopped(claimer._process.pid)
+                first, second = get(fresh, "a"), get(store, "a")
+                os.kill(claimer._process.pid, signal.SIGCONT)
+                claiming.result(PATIENCE)
+            assert first == second, f"stopped before {steps[step]}, step {step}"
+            seen.add(first)
+            assert get(store, "a") == get(fresh, "a") == b"new"
+    assert b"new" in seen
 
 
 def test_a_pass_that_is_stopped_and_taken_over_finds_a_conflict_and_no_damage(tmp_path):
