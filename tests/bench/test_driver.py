@@ -1,5 +1,6 @@
 import re
 from threading import Lock
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -229,7 +230,7 @@ def test_a_record_over_the_limit_is_refused():
 )
 def test_the_status_line_is_ycsbs(operations, seconds, says, monkeypatch, capsys):
     clock = iter([0.0])
-    monkeypatch.setattr("safekeeper.bench.status.time.monotonic", lambda: next(clock, seconds))
+    monkeypatch.setattr("safekeeper.bench.status.time", SimpleNamespace(monotonic=lambda: next(clock, seconds)))
     measurements = Measurements()
     line = StatusLine(measurements, 1000, 0.0)
     measurements.add("READ", np.array([1000, 2000, 4000]), 3)
