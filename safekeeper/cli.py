@@ -259,11 +259,10 @@ def copy(
     Ids that TO has already are replaced, its others stay, so a copy that was interrupted is simply made again. Stop
     what writes to FROM first. A Spark query goes on with the copy when its `url` names it.
     """
-    with safekeeper.open(source) as old, safekeeper.open(target) as new:
-        if spark is None:
-            with _Counter("{:,} ids copied") as counter:
-                copied = copying.copy(old, new, group, counter.add)
-    if spark is not None:
+    if spark is None:
+        with safekeeper.open(source) as old, safekeeper.open(target) as new, _Counter("{:,} ids copied") as counter:
+            copied = copying.copy(old, new, group, counter.add)
+    else:
         from safekeeper.spark.source import copy_on_spark
 
         copied = copy_on_spark(source, target, group, spark)
