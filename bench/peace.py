@@ -7,8 +7,7 @@ checkpoint of several chunks with three replicas. Three arms, one after the othe
     planned   the planner places the chunks, all write at once
     Peace     the planner places the chunks, and the coordinator says when each may be written
 
-With `--strict` there is a fourth, "strict": Peace as in the paper, where what a write frees is not handed out before
-the next timestep.
+With `--strict` there is a fourth, "strict": Peace by the rules of the paper (`backends/hdfs/schedule.py`).
 
 A checkpoint's time is counted from its writer's own start, when its first chunk may be written (the paper's figure),
 and from its submission. Needs root (`bench/shaped_network.py`) and about three gigabytes of memory.
@@ -171,7 +170,7 @@ def main() -> None:
     parser.add_argument("--chunk-bytes", type=int, default=default.chunk_bytes)
     parser.add_argument("--chunks", type=int, default=default.chunks)
     parser.add_argument("--threads", type=int, default=default.threads)
-    parser.add_argument("--strict", action="store_true", help="also measure Peace with the timesteps of the paper")
+    parser.add_argument("--strict", action="store_true", help="also measure Peace by the rules of the paper")
     parser.add_argument("--output", type=Path, help="write a page with the plots there")
     given = parser.parse_args()
     setting = Setting(

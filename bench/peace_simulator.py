@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from safekeeper.backends.hdfs.network import Network
-from safekeeper.backends.hdfs.peace import Residual
-from safekeeper.backends.hdfs.schedule import Freed, Request, Schedule
+from safekeeper.backends.hdfs.peace import Residual, Rules
+from safekeeper.backends.hdfs.schedule import Request, Schedule
 from safekeeper.backends.hdfs.topology import Topology
 from safekeeper.bench.fluid import Fluid
 from safekeeper.bench.goals import Goal
@@ -32,8 +32,9 @@ from safekeeper.bench.svg import Axis, Band, band_plot
 REPLICAS = 3
 STOCK, PLANNED, PEACE = "stock", "planned", "Peace"
 ARMS = (STOCK, PLANNED, PEACE)
-FREED: tuple[Freed, ...] = ("at once", "next timestep")
-UNFINISHED: tuple[Literal["keep", "release"], ...] = ("keep", "release")
+UNEVEN = 0.5
+FIGURES = ("own_start", "submission", "everything")
+RULES: dict[Rules, str] = {"ours": "our", "paper": "the paper's"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class Simulation:
         arm: str,
         seed: int,
         unfinished: Literal["keep", "release"] = "keep",
-        freed: Freed = "at once",
+        rules: Rules = "ours",
     ) -> None:
         self._site, self._arm = site, arm
         self._generator = random.Random(seed)  # noqa: S311 - a simulation that can be repeated
@@ -127,7 +128,7 @@ class Simulation:
             site.disk_rate * self._generator.uniform(1 - site.uneven, 1 + site.uneven) for _ in self._disks
         ]
         self._outcome = Outcome(fluid=Fluid(rates))
-        self._schedule = Schedule(self._network, self._generator, unfinished=unfinished, freed=freed)
+        self._schedule = Schedule(self._network, self._generator, unfinished=unfinished, rules=rules)
         # Without limits the planner chooses as HDFS does: any server that the rule for the racks allows.
         self._anywhere = Residual(_unlimited(site), self._generator)
         self._left = [site.chunks] * site.writers
@@ -211,7 +212,7 @@ def table_of(site: Site, runs: Mapping[str, Sequence[Outcome]]) -> Table:
         table.add_column(name, justify="left" if name == "arm" else "right")
     for arm, outcomes in runs.items():
         cells = []
-        for figure_name in ("own_start", "submission", "everything"):
+        for figure_name in FIGURES:
             ours, stock = (
                 statistics.median(getattr(o, figure_name) for o in found) for found in (outcomes, runs[STOCK])
             )
@@ -296,23 +297,25 @@ def main() -> None:
 
 def _print_choices(console: Console, seeds: Sequence[int]) -> None:
     """What the choices that the paper leaves open come to."""
-    for link in (2, 3, 4, 5):
-        found = [Simulation(replace(PAPER, given_link=link), PEACE, seed).run() for seed in seeds]
-        console.print(f"Peace with link capacity {link}: {_figures(found)}")
-    site = replace(PAPER, uneven=0.5)
-    console.print("The same with disks that differ by up to half:")
-    console.print(f"stock: {_figures([Simulation(site, STOCK, seed).run() for seed in seeds])}")
-    for freed in FREED:
-        for unfinished in UNFINISHED:
-            found = [Simulation(site, PEACE, seed, unfinished, freed).run() for seed in seeds]
-            console.print(
-                f"Peace, what is freed given {freed}, unfinished writes {unfinished} theirs: {_figures(found)}"
-            )
+    for uneven in (0.0, UNEVEN):
+        site = replace(PAPER, uneven=uneven)
+        stock = [Simulation(site, STOCK, seed).run() for seed in seeds]
+        console.print(f"Disks that differ by up to {uneven:.0%}: stock {_figures(stock)}")
+        for rules, whose in RULES.items():
+            for link in (2, 3, 4, 5):
+                found = [Simulation(replace(site, given_link=link), PEACE, s, rules=rules).run() for s in seeds]
+                console.print(f"Peace by {whose} rules, link capacity {link}: {_figures(found, stock)}")
+            found = [Simulation(site, PEACE, seed, "release", rules).run() for seed in seeds]
+            console.print(f"the same, link capacity 4, unfinished writes release theirs: {_figures(found, stock)}")
 
 
-def _figures(found: Sequence[Outcome]) -> str:
-    own, submitted, everything = (_median(name, found) for name in ("own_start", "submission", "everything"))
-    return f"own start {own:.1f} s, submission {submitted:.1f} s, all {everything:.1f} s"
+def _figures(found: Sequence[Outcome], stock: Sequence[Outcome] = ()) -> str:
+    """From own start, from submission, for all; with what they are of stock's."""
+    figures = [
+        (_median(name, found), f" ({_median(name, found) / _median(name, stock):.2f})" if stock else "")
+        for name in FIGURES
+    ]
+    return ", ".join(f"{seconds:.1f} s{of_stock}" for seconds, of_stock in figures)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,10 @@ from typing import Self
 from safekeeper.backends.hdfs.client import Client
 from safekeeper.backends.hdfs.coordinator import Coordinator
 from safekeeper.backends.hdfs.network import Network
+from safekeeper.backends.hdfs.peace import Rules
 from safekeeper.backends.hdfs.peace_client import PeacePlacement
 from safekeeper.backends.hdfs.placement import Counts, Placement, StockPlacement, Turn
-from safekeeper.backends.hdfs.schedule import Freed, Schedule
+from safekeeper.backends.hdfs.schedule import Schedule
 from safekeeper.backends.hdfs.topology import Topology, link_capacity
 from safekeeper.bench.shaped_network import Server, ShapedNetwork
 from safekeeper.dev.hdfs import HdfsCluster, Node
@@ -117,8 +118,8 @@ def placements(arm: str, network: Network, site: Site) -> Iterator[list[Placemen
             yield [PlannedPlacement(schedule, lock, address) for address in site.addresses]
         else:
             secret = secrets.token_hex()
-            freed: Freed = "next timestep" if arm == STRICT else "at once"
-            coordinator = stack.enter_context(Coordinator(network, secret, host=site.network.host, freed=freed))
+            rules: Rules = "paper" if arm == STRICT else "ours"
+            coordinator = stack.enter_context(Coordinator(network, secret, host=site.network.host, rules=rules))
             where = (site.network.host, coordinator.port)
             made = [PeacePlacement(where, secret, host=server.address) for server in site.servers]
             for one in made:

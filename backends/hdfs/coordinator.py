@@ -23,8 +23,9 @@ from typing import Self
 from safekeeper.agent.frames import BadFrame, Body
 from safekeeper.backends.hdfs import peace_wire as wire
 from safekeeper.backends.hdfs.network import Network, NoPlan
+from safekeeper.backends.hdfs.peace import Rules
 from safekeeper.backends.hdfs.peace_wire import Ask, Granted, Kind, Role, Seal
-from safekeeper.backends.hdfs.schedule import DONE_FRACTION, Freed, Grant, Request, Schedule
+from safekeeper.backends.hdfs.schedule import DONE_FRACTION, Grant, Request, Schedule
 from safekeeper.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -109,13 +110,13 @@ class Coordinator:
         lease_seconds: float = LEASE_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
         done_fraction: float = DONE_FRACTION,
-        freed: Freed = "at once",
+        rules: Rules = "ours",
         generator: random.Random | None = None,
     ) -> None:
         self.host, self.port = host, port
         self._secret = wire.check_secret(secret)
         self._lease, self._patience = lease_seconds, patience_seconds
-        self._schedule = Schedule(network, generator, done_fraction=done_fraction, freed=freed)
+        self._schedule = Schedule(network, generator, done_fraction=done_fraction, rules=rules)
         self._open: dict[int, _Open] = {}
         """The requests of which chunks are not granted, by the schedule's number."""
         self._running: dict[int, _Running] = {}

@@ -6,8 +6,8 @@
 A chunk is placed replica by replica: a shortest path with room, edges tried in random order, from the server that has
 the chunk to one that may be next (`Template`); that one is the next source. So the servers found are the pipeline, in
 its order. Forward capacities only: what was placed is never routed anew. A chunk is placed whole or not at all. Unlike
-in the paper, a server that would have to pass the chunk on counts only while its wire out has room, which makes a plan
-a tenth to a fifth shorter.
+by the paper's rules, a server that would have to pass the chunk on counts only while its wire out has room, which makes
+a plan a tenth to a fifth shorter; and of a few that can, it is one that will not soon need the wire itself.
 """
 
 from __future__ import annotations
@@ -16,8 +16,14 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from safekeeper.backends.hdfs.network import Network, Node, NoPlan, Template
+
+Rules = Literal["ours", "paper"]
+"""Those by which `hdfs:` goes, or SGuard's, to compare with."""
+
+_LOOKS = 8  # so many servers are drawn at most to find one that is not to be spared
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +39,22 @@ class Pipeline:
 class Residual:
     """What is left of a network in one timestep. *generator* decides between equals."""
 
-    def __init__(self, network: Network, generator: random.Random) -> None:
+    def __init__(self, network: Network, generator: random.Random, rules: Rules = "ours") -> None:
         self.network = network
         self._random = generator.random
         self._left = list(network.capacities)
         self._receivers = {rack: _Bag() for rack in network.links}
         self._passers = {rack: _Bag() for rack in network.links}
         """Those of the receivers that have room on the wire out, too."""
+        self._may_pass_on = self._passers if rules == "ours" else self._receivers
         for name in network.receive_edge:
             self._receivers[network.nodes[name].rack].add(name)
             self._passers[network.nodes[name].rack].add(name)
         self._onward = {switch: list(links) for switch, links in network.links.items()}
         """The switches behind the links that have room."""
         self._templates: dict[tuple[str, int], Template] = {}
+        self.spared: frozenset[str] = frozenset()
+        """The servers that pass no chunk on for others as long as there are others for it."""
 
     def add_sender(self, name: str, rack: str) -> None:
         """Let the server *name*, which is no DataNode, send from now on. Raise `NoPlan` when its *rack* is unknown."""
@@ -76,8 +85,9 @@ class Residual:
         if template.own_disk:
             pipeline, racks = [writer], [template.home]
         while len(pipeline) < replicas:
-            bags = self._passers if len(pipeline) + 1 < replicas else self._receivers
-            path = self._path(source, bags, [writer, *pipeline], racks, template)
+            is_last = len(pipeline) + 1 == replicas
+            bags, spared = (self._receivers, frozenset()) if is_last else (self._may_pass_on, self.spared)
+            path = self._path(source, bags, [writer, *pipeline], spared, racks, template)
             if path is None:
                 self.give_back(edges)
                 return None
@@ -110,7 +120,13 @@ class Residual:
         return found
 
     def _path(
-        self, source: str, bags: dict[str, _Bag], taken: list[str], racks: list[str], template: Template
+        self,
+        source: str,
+        bags: dict[str, _Bag],
+        taken: list[str],
+        spared: frozenset[str],
+        racks: list[str],
+        template: Template,
     ) -> tuple[str, list[int]] | None:
         """The next server and the edges to it: a shortest way with room from *source* to a server that may be next."""
         network = self.network
@@ -124,7 +140,7 @@ class Residual:
         while True:
             for switch in ways:
                 if template.allows(switch, racks, network.data_nodes) and (
-                    found := bags[switch].pick(self._random, taken)
+                    found := bags[switch].pick(self._random, taken, spared)
                 ):
                     return found, [wire, *self._links(came_from, switch), network.receive_edge[found]]
             if not waiting:
@@ -202,14 +218,16 @@ class _Bag:
             self._names[place] = last
             self._places[last] = place
 
-    def pick(self, draw: Callable[[], float], taken: list[str]) -> str | None:
-        """Any of them but those in *taken*, None if there is no other."""
-        names = self._names
-        for index in range(min(len(names), len(taken) + 1)):
+    def pick(self, draw: Callable[[], float], taken: list[str], spared: frozenset[str]) -> str | None:
+        """Any of them but those in *taken*, None if there is no other; one in *spared* if no other is met soon."""
+        names, found = self._names, None
+        for index in range(min(len(names), len(taken) + (_LOOKS if spared else 1))):
             self._swap(index, index + int(draw() * (len(names) - index)))
             if names[index] not in taken:
-                return names[index]
-        return None
+                if names[index] not in spared:
+                    return names[index]
+                found = found or names[index]
+        return found
 
     def _swap(self, a: int, b: int) -> None:
         names = self._names

@@ -7,13 +7,18 @@
     schedule.done(grant.number)        # and then look at start() again
 
 A timestep is over when a fraction of its writes is done; what is not done keeps its capacity in the next one. What did
-not fit is tried first in the next timestep, in the order in which it was asked for; what comes meanwhile gets what is
-left of the current one. What a write frees before its timestep is over is, unlike in the paper, offered at once to
-those who are first in line: where writes take differently long, the network would be half idle otherwise.
+not fit is tried first in the next timestep; what comes meanwhile gets what is left of the current one. What a write
+frees before its timestep is over is offered at once to those who are first in line: where writes take differently long,
+the network would be half idle otherwise.
 
-**Order.** First come, first served, and a writer's later request never overtakes an earlier one of its own, so that the
-chunks of one checkpoint stay together. Among the writers, a request with the name of a checkpoint has the place of the
-first one with that name, also when the last of them waited no longer ago than in the timestep before.
+**Order.** First come, first served, but for checkpoints that have begun: one of which a chunk fitted where those before
+it did not goes on before others begin, and the wires of those who go on are spared (`Residual.spared`). A writer's
+later request never overtakes an earlier one of its own, so that the chunks of one checkpoint stay together. Among the
+writers, a request with the name of a checkpoint has the place of the first one with that name, also when the last of
+them waited no longer ago than in the timestep before.
+
+By the paper's rules, which are there to compare with, what is freed waits for the next timestep, and having begun
+changes nothing.
 """
 
 from __future__ import annotations
@@ -27,10 +32,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from safekeeper.backends.hdfs.network import Network, NoPlan
-from safekeeper.backends.hdfs.peace import Pipeline, Residual
-
-Freed = Literal["at once", "next timestep"]
-"""When others get what a write has freed."""
+from safekeeper.backends.hdfs.peace import Pipeline, Residual, Rules
 
 DONE_FRACTION = 0.8
 """The part of a timestep's writes that must be done before the next one starts."""
@@ -63,22 +65,29 @@ class Grant:
 
 
 @dataclass(slots=True)
+class _Place:
+    """Where a checkpoint stands in the queue."""
+
+    number: int
+    last_used: int
+    """The last timestep in which something of it was asked for or waited."""
+    begun: bool = False
+    """Whether a chunk of it was granted."""
+
+
+@dataclass(slots=True)
 class _Waiting:
     """A request of which chunks are left."""
 
-    place: int
+    place: _Place
     number: int
     request: Request
     chunks: int
 
-
-@dataclass(slots=True)
-class _Place:
-    """Where a checkpoint stands in the queue."""
-
-    place: int
-    last_used: int
-    """The last timestep in which something of it was asked for or waited."""
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The lowest goes first."""
+        return not self.place.begun, self.place.number
 
 
 class Schedule:
@@ -91,7 +100,7 @@ class Schedule:
         *,
         done_fraction: float = DONE_FRACTION,
         unfinished: Literal["keep", "release"] = "keep",
-        freed: Freed = "at once",
+        rules: Rules = "ours",
     ) -> None:
         self.timestep = 0
         self.running: dict[int, Grant] = {}
@@ -99,9 +108,9 @@ class Schedule:
         self._generator = generator or random.SystemRandom()
         self._done_fraction = done_fraction
         self._unfinished = unfinished
-        self._freed = freed
+        self._rules: Rules = rules
         self._has_freed = False
-        self._residual = Residual(network, self._generator)
+        self._residual = Residual(network, self._generator, rules)
         self._standing = Residual(network, self._generator)
         self._queues: dict[str, deque[_Waiting]] = {}
         """Of each writer, in order."""
@@ -133,7 +142,7 @@ class Schedule:
         What runs does not take capacity of the new network.
         """
         senders = [node for node in self.network.nodes.values() if not node.receive]
-        self._residual = Residual(network, self._generator)
+        self._residual = Residual(network, self._generator, self._rules)
         for sender in senders:
             with suppress(NoPlan):
                 self._residual.add_sender(sender.name, sender.rack)
@@ -181,7 +190,7 @@ class Schedule:
         self._any_done = True
         if grant.timestep == self.timestep:
             self._finished += 1
-        if self._freed == "at once" and (grant.timestep == self.timestep or self._unfinished == "keep"):
+        if self._rules == "ours" and (grant.timestep == self.timestep or self._unfinished == "keep"):
             self._residual.give_back(grant.pipeline.edges)
             self._has_freed = True
 
@@ -207,12 +216,12 @@ class Schedule:
             self._standing = Residual(self.network, self._generator)
         raise NoPlan(f"{replicas} replicas of {writer} do not fit on an idle network: look at its links")
 
-    def _place(self, request: Request, number: int) -> int:
-        if not request.checkpoint:
-            return number
-        place = self._places.setdefault((request.writer, request.checkpoint), _Place(number, self.timestep))
-        place.last_used = self.timestep
-        return place.place
+    def _place(self, request: Request, number: int) -> _Place:
+        place = _Place(number, self.timestep)
+        if request.checkpoint:
+            place = self._places.setdefault((request.writer, request.checkpoint), place)
+            place.last_used = self.timestep
+        return place
 
     def _is_over(self) -> bool:
         """Whether enough of the timestep's writes are done; one that nothing fitted in waits for what was before it."""
@@ -221,7 +230,7 @@ class Schedule:
 
     def _ask_the_first(self) -> None:
         """Let the writers that are first in line try again."""
-        heads = ((self._queues[writer][0].place, writer) for writer in self._full if writer in self._queues)
+        heads = ((self._queues[writer][0].rank, writer) for writer in self._full if writer in self._queues)
         self._full.difference_update(writer for _, writer in heapq.nsmallest(_FIRST_IN_LINE, heads))
         self._has_freed = False
 
@@ -230,7 +239,7 @@ class Schedule:
         self._granted = self._finished = 0
         self._any_done = self._has_freed = False
         self._full.clear()
-        self._residual = Residual(self.network, self._generator)
+        self._residual = Residual(self.network, self._generator, self._rules)
         if self._unfinished == "keep":
             for grant in self.running.values():
                 self._residual.take(grant.pipeline.edges)
@@ -242,8 +251,10 @@ class Schedule:
 
     def _fill(self) -> list[Grant]:
         """Grant what fits, the earliest request first; a writer that something does not fit for is done with."""
-        heads = [(queue[0].place, writer) for writer, queue in self._queues.items() if writer not in self._full]
+        heads = [(queue[0].rank, writer) for writer, queue in self._queues.items() if writer not in self._full]
         heapq.heapify(heads)
+        if self._rules == "ours":
+            self._residual.spared = self._next_to_send()
         grants: list[Grant] = []
         while heads:
             _, writer = heapq.heappop(heads)
@@ -253,11 +264,17 @@ class Schedule:
                 continue
             queue.popleft()
             if queue:
-                heapq.heappush(heads, (queue[0].place, writer))
+                heapq.heappush(heads, (queue[0].rank, writer))
             else:
                 del self._queues[writer]
         self._granted += len(grants)
         return grants
+
+    def _next_to_send(self) -> frozenset[str]:
+        """The writers that need their wires soon: those that have begun and wait, and one more for each rack."""
+        heads = [(queue[0].rank, writer) for writer, queue in self._queues.items()]
+        count = sum(queue[0].place.begun for queue in self._queues.values()) + len(self.network.links)
+        return frozenset(writer for _, writer in heapq.nsmallest(count, heads))
 
     def _grant_chunks(self, waiting: _Waiting, grants: list[Grant]) -> bool:
         """Grant as many chunks of one request as fit; whether that were all."""
@@ -266,6 +283,7 @@ class Schedule:
             if pipeline is None:
                 return False
             waiting.chunks -= 1
+            waiting.place.begun = self._rules == "ours"
             self._grants = (self._grants + 1) & _MOST_NUMBER
             grant = Grant(self._grants, waiting.number, self.timestep, pipeline)
             self.running[grant.number] = grant

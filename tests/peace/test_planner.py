@@ -119,6 +119,18 @@ def test_a_server_that_cannot_pass_a_chunk_on_is_only_the_last_of_a_pipeline():
         assert residual.place("1.1", 3).nodes[0] == "1.3"
 
 
+def test_a_spared_server_passes_on_only_what_no_other_can():
+    network = two_racks(wire=1, link=9)
+    for seed in range(30):
+        residual = Residual(network, random.Random(seed))
+        residual.spared = frozenset({"1.2", "1.3", "2.1", "2.2", "2.3"})
+        first, second, third = residual.place("1.1", 3).nodes
+        assert (first, second) == ("1.4", "2.4")
+        assert third in {"2.1", "2.2", "2.3"}  # the last passes nothing on
+        residual.spared = frozenset(network.nodes)
+        assert residual.place("1.2", 3) is not None
+
+
 @pytest.mark.parametrize(
     ("sizes", "writer", "replicas", "racks"),
     [
