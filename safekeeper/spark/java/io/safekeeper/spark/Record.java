@@ -9,13 +9,14 @@ import org.apache.spark.unsafe.Platform;
  * record:     key u32 | value u32 | extension u64 (if EXTENDED) | key bytes | value bytes
  *             all parts are multiples of 8 bytes, as Spark's rows are; so the low three bits of both lengths are flags
  * key:        length | TOMBSTONE 1 | CLEANED 2 | EXTENDED 4
- * value:      length | MERGED 1
+ * value:      length | MERGED 1 | OUTDATED 2
  * extension:  family u16 | 0 u16 | added u32
  *             the column family, 0 without an extension; for MERGED, how many bytes at the end of the value are new
  * </pre>
  *
  * Numbers have the byte order of the machine, as Spark's rows have; a frame says which one it was. Frozen: a change
- * makes a new frame format.
+ * makes a new frame format. OUTDATED is a note for the memory that the record is in: whoever reads a frame, where it
+ * stands on a record that has a successor in the same frame, passes over it.
  */
 final class Record {
   /** The key was removed; there is no value. */
@@ -29,6 +30,9 @@ final class Record {
 
   /** On the value: it is an older list of values with others added at its end. */
   static final int MERGED = 1;
+
+  /** On the value: another record took its place. One that is not its key's newest need not have it. */
+  static final int OUTDATED = 2;
 
   private static final int FLAGS = 7;
   private static final int HEAD_BYTES = 8;
@@ -56,6 +60,15 @@ final class Record {
 
   static void markCleaned(byte[] page, int offset) {
     Platform.putInt(page, at(offset), (keyWord(page, offset) | CLEANED));
+  }
+
+  static boolean isOutdated(byte[] page, int offset) {
+    return (valueWord(page, offset) & OUTDATED) != 0;
+  }
+
+  static void setOutdated(byte[] page, int offset, boolean outdated) {
+    int word = valueWord(page, offset);
+    Platform.putInt(page, at(offset + 4), outdated ? word | OUTDATED : word & ~OUTDATED);
   }
 
   static int size(byte[] page, int offset) {

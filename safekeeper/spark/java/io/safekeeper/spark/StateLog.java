@@ -256,7 +256,11 @@ final class StateLog {
     while (undoDropped + undoSize > target.undo()) {
       long entry = undo[--undoSize];
       int address = (int) (entry >>> 32);
-      family(Record.family(pages.page(address), Pages.offset(address))).link(address, (int) entry);
+      int before = (int) entry;
+      family(Record.family(pages.page(address), Pages.offset(address))).link(address, before);
+      if (before != 0) {
+        Record.setOutdated(pages.page(before), Pages.offset(before), false);
+      }
     }
     pages.truncate(target.position());
     extent.undo(target);
@@ -304,6 +308,7 @@ final class StateLog {
       Family family = family(Record.family(bytes, offset));
       begin(family);
       int address = appendCopy(bytes, offset, size);
+      Record.setOutdated(pages.page(address), Pages.offset(address), false); // its successor comes yet
       note(address, family.link(address, Record.isTombstone(bytes, offset) ? 0 : address));
       offset += size;
     }
@@ -333,20 +338,29 @@ final class StateLog {
         extent.advanceToEnd(last.position(), last.appended());
         break;
       }
-      int address = walk.address();
       int size = Record.size(walk.page(), walk.offset());
-      Family family = family(Record.family(walk.page(), walk.offset()));
-      if (!Record.isTombstone(walk.page(), walk.offset()) && family.isNewest(address)) {
-        begin(family);
-        int copy = appendCopy(walk.page(), walk.offset(), size);
-        Record.markCleaned(pages.page(copy), Pages.offset(copy));
-        family.relink(address, copy);
-        note(copy, address);
+      // Most are outdated and say so: only the others are worth a look at the index.
+      if (!Record.isOutdated(walk.page(), walk.offset()) && moveToEnd(walk, size)) {
         moved += size;
       }
       extent.advance(walk.after(), size);
     }
     return moved;
+  }
+
+  /** Append the record that the walk is at again, if it is its key's newest; return whether it was. */
+  private boolean moveToEnd(Pages.Walk walk, int size) {
+    int address = walk.address();
+    Family family = family(Record.family(walk.page(), walk.offset()));
+    if (Record.isTombstone(walk.page(), walk.offset()) || !family.isNewest(address)) {
+      return false;
+    }
+    begin(family);
+    int copy = appendCopy(walk.page(), walk.offset(), size);
+    Record.markCleaned(pages.page(copy), Pages.offset(copy));
+    family.relink(address, copy);
+    note(copy, address);
+    return true;
   }
 
   private void forgetBefore(Savepoint oldest) {
@@ -407,7 +421,9 @@ final class StateLog {
       liveBytes += Record.size(page, record);
     }
     if (before != 0) {
-      liveBytes -= Record.size(pages.page(before), Pages.offset(before));
+      byte[] pageBefore = pages.page(before);
+      liveBytes -= Record.size(pageBefore, Pages.offset(before));
+      Record.setOutdated(pageBefore, Pages.offset(before), true);
     }
     if (!savepoints.isEmpty()) { // else it is a load, and there is nothing to go back to
       undo[undoSize++] = (long) address << 32 | before & 0xffffffffL;
