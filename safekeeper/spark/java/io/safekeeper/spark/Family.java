@@ -42,11 +42,15 @@ final class Family {
    * return the one before.
    */
   int link(int holder, int address) {
+    return link(holder, hashOfKey(holder), address);
+  }
+
+  /** The same where the hash of the key is known. */
+  int link(int holder, int hash, int address) {
     byte[] page = pages.page(holder);
     int record = Pages.offset(holder);
     long key = Record.at(Record.keyOffset(page, record));
     int length = Record.keyLength(page, record);
-    int hash = HashIndex.hash(page, key, length);
     if (ordered != null) {
       ordered.put(page, record, address);
     }

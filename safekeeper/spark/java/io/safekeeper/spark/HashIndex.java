@@ -15,10 +15,14 @@ final class HashIndex {
   private static final int SEED = 42;
   private static final int SMALLEST = 64;
 
+  /** How many keys can be prefetched at once: about what a processor waits for at the same time, a few times over. */
+  static final int MOST_PREFETCHED = 32;
+
   private final Pages pages;
   private long[] slots = new long[SMALLEST];
   private int size;
   private int snapshots; // open ones that share `slots`
+  private final long[] prefetched = new long[MOST_PREFETCHED];
 
   HashIndex(Pages pages) {
     this.pages = pages;
@@ -53,9 +57,9 @@ final class HashIndex {
     }
   }
 
-  /** Make room for one more key. After this the next change needs no memory and cannot fail half-way. */
-  void reserve() {
-    if (size >= most(slots.length)) {
+  /** Make room for so many more keys. After this the next changes need no memory and cannot fail half-way. */
+  void reserve(int keys) {
+    if (size + keys > most(slots.length)) {
       resize(Math.multiplyExact(slots.length, 2));
     } else if (snapshots > 0) {
       slots = slots.clone();
@@ -63,9 +67,28 @@ final class HashIndex {
     }
   }
 
+  /**
+   * Fetch what {@link #put} will look at for keys with these hashes into the processor's cache. Each put waits for
+   * memory, for a slot and then for a record; here they all wait at the same time.
+   */
+  void prefetch(int[] hashes, int count) {
+    int mask = slots.length - 1;
+    int seen = 0;
+    for (int i = 0; i < count; i++) {
+      prefetched[i] = slots[hashes[i] & mask];
+    }
+    for (int i = 0; i < count; i++) {
+      if ((int) (prefetched[i] >>> 32) == hashes[i]) {
+        int address = (int) prefetched[i];
+        seen += pages.page(address)[Pages.offset(address)];
+      }
+    }
+    prefetched[0] = seen; // or the loops would be left out
+  }
+
   /** Let the key's newest record be the one at {@code address}; return the address of the one before, or 0. */
   int put(int hash, Object base, long offset, int length, int address) {
-    reserve();
+    reserve(1);
     int slot = slotOf(hash, base, offset, length);
     int before = (int) slots[slot];
     slots[slot] = entry(hash, address);
@@ -83,13 +106,13 @@ final class HashIndex {
    * key.
    */
   void replace(int hash, int from, int to) {
-    reserve();
+    reserve(1);
     slots[slotOf(hash, from)] = entry(hash, to);
   }
 
   /** Forget the key; return the address of its newest record, or 0 if there was none. */
   int remove(int hash, Object base, long offset, int length) {
-    reserve();
+    reserve(1);
     int slot = slotOf(hash, base, offset, length);
     int before = (int) slots[slot];
     if (before != 0) {

@@ -9,9 +9,9 @@ import java.util.Arrays;
  * address. A <em>position</em> is a long that says how far the log had come, and grows for ever; slots are used
  * again. A record never spans two pages; one that is larger than a page gets a page of its own size.
  *
- * <p>Bytes once written are never changed while anybody could see them: what is cut off is copied away first, and the
- * table of pages is replaced, not edited, when pages go. Whoever keeps a table ({@link #table}) keeps reading what was
- * there.
+ * <p>Bytes once written are never changed while anybody could see them, but for the note that a record is outdated,
+ * which means nothing to a reader: what is cut off is copied away first, and the table of pages is replaced, not edited,
+ * when pages go. Whoever keeps a table ({@link #table}) keeps reading what was there.
  */
 final class Pages {
   private static final int PAGE_SHIFT = 19;

@@ -269,10 +269,10 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
     if (log == null) {
       return new StateStoreMetrics(0, 0, Map$.MODULE$.empty(), Map$.MODULE$.empty());
     }
-    long keys = log.defaultFamily().index.size();
+    long keys = log.size(log.defaultFamily());
     for (String name : log.names().keySet()) {
       FamilySpec spec = families.get(name);
-      keys += spec != null && spec.internal() ? 0 : log.family(name).index.size();
+      keys += spec != null && spec.internal() ? 0 : log.size(log.family(name));
     }
     return Metrics.of(state, keys, committed, forcedSnapshot);
   }

@@ -14,6 +14,8 @@ import org.apache.spark.unsafe.Platform;
  * <p>A put appends the key and the value, a remove appends the key as a tombstone; an index per column family knows the
  * newest record of each key. What was appended since the last commit is the next commit, byte for byte.
  *
+ * <p>The index learns of puts a few at a time, at the latest before anything else is done with the log.
+ *
  * <p>Each change also notes which record was its key's newest before. Reading these notes backwards leads to any of the
  * last few versions: that is how an abort, a retry and a sibling of a commit are reached.
  *
@@ -35,6 +37,10 @@ final class StateLog {
   private long commitPosition; // the end of the last commit
   private long commitAppended;
   private boolean changing; // a change has begun and has not come to its end
+  private Family unlinkedFamily; // the family of puts that its index does not know of yet, and what they appended
+  private final int[] unlinked = new int[HashIndex.MOST_PREFETCHED];
+  private final int[] unlinkedHashes = new int[HashIndex.MOST_PREFETCHED];
+  private int unlinkedCount;
 
   /** An empty log that can later go back over so many versions; see {@link Extent} for the weight. */
   StateLog(int savepointsKept, int leastWeight) {
@@ -59,7 +65,14 @@ final class StateLog {
 
   /** How many keys there are, in all families and the catalog. */
   long size() {
+    linkPuts();
     return families.values().stream().mapToLong(family -> family.index.size()).sum();
+  }
+
+  /** How many keys a family has. */
+  long size(Family family) {
+    linkPuts();
+    return family.index.size();
   }
 
   /** The memory that records and indexes occupy; the ordered ones are not counted. */
@@ -68,6 +81,7 @@ final class StateLog {
   }
 
   long liveBytes() {
+    linkPuts();
     return liveBytes;
   }
 
@@ -84,19 +98,34 @@ final class StateLog {
   /** Append a value for a key. The last {@code added} bytes of the value are new, if it is a list that was added to. */
   void put(
       Family family, Object key, long keyAt, int keyLength, Object value, long valueAt, int valueLength, int added) {
+    if (family != unlinkedFamily || unlinkedCount == unlinked.length) {
+      linkPuts();
+      unlinkedFamily = family;
+    }
     begin(family);
     int address = append(family, key, keyAt, keyLength, value, valueAt, valueLength, 0, added);
-    if (family.ordered() != null) {
-      family.ordered().put(pages.page(address), Pages.offset(address), address);
+    unlinked[unlinkedCount] = address;
+    unlinkedHashes[unlinkedCount++] = HashIndex.hash(key, keyAt, keyLength);
+    changing = false;
+    if (family.ordered() != null) { // scans go by that
+      linkPuts();
     }
-    int hash = HashIndex.hash(key, keyAt, keyLength);
-    note(address, family.index.put(hash, key, keyAt, keyLength, address));
+  }
+
+  /** Let the index know of all puts. */
+  private void linkPuts() {
+    if (unlinkedCount > 0) {
+      unlinkedFamily.index.prefetch(unlinkedHashes, unlinkedCount);
+      for (int i = 0; i < unlinkedCount; i++) {
+        note(unlinked[i], unlinkedFamily.link(unlinked[i], unlinkedHashes[i], unlinked[i]));
+      }
+      unlinkedCount = 0;
+    }
   }
 
   /** Append a tombstone for a key, if the key is there; return whether it was. */
   boolean remove(Family family, Object key, long keyAt, int keyLength) {
-    int hash = HashIndex.hash(key, keyAt, keyLength);
-    if (family.index.find(hash, key, keyAt, keyLength) == 0) {
+    if (find(family, key, keyAt, keyLength) == 0) {
       return false;
     }
     begin(family);
@@ -107,11 +136,13 @@ final class StateLog {
 
   /** The address of a key's newest record, 0 if there is none. */
   int find(Family family, Object key, long keyAt, int keyLength) {
+    linkPuts();
     return family.index.find(HashIndex.hash(key, keyAt, keyLength), key, keyAt, keyLength);
   }
 
   /** All keys of a family as they are now: in order if the family is scanned. */
   Addresses all(Family family) {
+    linkPuts();
     return family.ordered() == null ? family.index.snapshot() : family.ordered().all();
   }
 
@@ -169,7 +200,7 @@ final class StateLog {
     if (names == null) {
       names = new HashMap<>();
       Family catalog = family(Family.CATALOG);
-      try (Addresses all = catalog.index.snapshot()) {
+      try (Addresses all = all(catalog)) {
         for (int address = all.next(); address != 0; address = all.next()) {
           byte[] page = pages.page(address);
           int record = Pages.offset(address);
@@ -228,6 +259,7 @@ final class StateLog {
 
   /** Let the log be able to come back to where it is now, at the end of a commit. */
   void addSavepoint(String id, long version) {
+    linkPuts();
     long undoEnd = undoDropped + undoSize;
     savepoints.addLast(new Savepoint(
         id, version, pages.position(), undoEnd, appended, liveBytes, extent.head(), extent.headAppended()));
@@ -252,6 +284,7 @@ final class StateLog {
 
   /** Go back to the last commit. */
   void undoUncommitted() {
+    linkPuts();
     Savepoint target = current();
     while (undoDropped + undoSize > target.undo()) {
       long entry = undo[--undoSize];
@@ -303,6 +336,7 @@ final class StateLog {
 
   /** Apply records that were once committed, from {@code bytes[from]} to {@code bytes[to]}. */
   void replay(byte[] bytes, int from, int to) {
+    linkPuts();
     for (int offset = from; offset < to; ) {
       int size = Record.checkedSize(bytes, offset, to);
       Family family = family(Record.family(bytes, offset));
@@ -329,6 +363,7 @@ final class StateLog {
     if (changing) {
       throw new IllegalStateException("a change failed half-way: the store can only be aborted");
     }
+    linkPuts();
     long budget = (long) (extent.weigh(uncommittedBytes()) / (most - 1));
     long moved = 0;
     Savepoint last = current();
@@ -382,9 +417,9 @@ final class StateLog {
   /** Before a change: get the memory that noting it takes, so that undo works when there is none for the rest. */
   private void begin(Family family) {
     changing = true;
-    family.index.reserve();
-    if (undoSize == undo.length) {
-      undo = Arrays.copyOf(undo, 2 * undoSize);
+    family.index.reserve(unlinkedCount + 1);
+    if (undoSize + unlinkedCount == undo.length) {
+      undo = Arrays.copyOf(undo, 2 * undo.length);
     }
   }
 
