@@ -70,7 +70,8 @@ final class Family {
     }
   }
 
-  private int hashOfKey(int address) {
+  /** The hash of the key in the record at {@code address}. */
+  int hashOfKey(int address) {
     byte[] page = pages.page(address);
     int record = Pages.offset(address);
     return HashIndex.hash(page, Record.at(Record.keyOffset(page, record)), Record.keyLength(page, record));

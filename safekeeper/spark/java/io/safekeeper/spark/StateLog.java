@@ -98,16 +98,25 @@ final class StateLog {
   /** Append a value for a key. The last {@code added} bytes of the value are new, if it is a list that was added to. */
   void put(
       Family family, Object key, long keyAt, int keyLength, Object value, long valueAt, int valueLength, int added) {
+    beginPut(family);
+    int address = append(family, key, keyAt, keyLength, value, valueAt, valueLength, 0, added);
+    endPut(address, HashIndex.hash(key, keyAt, keyLength));
+  }
+
+  private void beginPut(Family family) {
     if (family != unlinkedFamily || unlinkedCount == unlinked.length) {
       linkPuts();
       unlinkedFamily = family;
     }
     begin(family);
-    int address = append(family, key, keyAt, keyLength, value, valueAt, valueLength, 0, added);
+  }
+
+  /** The index is to know of the record at this address, whose key has that hash, the next time that somebody asks. */
+  private void endPut(int address, int hash) {
     unlinked[unlinkedCount] = address;
-    unlinkedHashes[unlinkedCount++] = HashIndex.hash(key, keyAt, keyLength);
+    unlinkedHashes[unlinkedCount++] = hash;
     changing = false;
-    if (family.ordered() != null) { // scans go by that
+    if (unlinkedFamily.ordered() != null) { // scans go by that
       linkPuts();
     }
   }
@@ -336,14 +345,20 @@ final class StateLog {
 
   /** Apply records that were once committed, from {@code bytes[from]} to {@code bytes[to]}. */
   void replay(byte[] bytes, int from, int to) {
-    linkPuts();
     for (int offset = from; offset < to; ) {
       int size = Record.checkedSize(bytes, offset, to);
       Family family = family(Record.family(bytes, offset));
-      begin(family);
-      int address = appendCopy(bytes, offset, size);
-      Record.setOutdated(pages.page(address), Pages.offset(address), false); // its successor comes yet
-      note(address, family.link(address, Record.isTombstone(bytes, offset) ? 0 : address));
+      if (Record.isTombstone(bytes, offset)) {
+        linkPuts();
+        begin(family);
+        int address = appendCopy(bytes, offset, size);
+        note(address, family.link(address, 0));
+      } else {
+        beginPut(family);
+        int address = appendCopy(bytes, offset, size);
+        Record.setOutdated(pages.page(address), Pages.offset(address), false); // its successor comes yet
+        endPut(address, family.hashOfKey(address));
+      }
       offset += size;
     }
     names = null;
