@@ -63,8 +63,15 @@ class Bounds:
 
     def later(self, moment: int) -> Bounds:
         """The bounds at a later *moment*: wider, by as much as clocks drift."""
-        drift = (moment - self.at) * _DRIFT
-        return Bounds(self.low - drift, self.high + drift, moment)
+        return Bounds(self.low_at(moment), self.high_at(moment), moment)
+
+    def low_at(self, moment: int) -> float:
+        """The lower bound alone, for those who ask often."""
+        return self.low - (moment - self.at) * _DRIFT
+
+    def high_at(self, moment: int) -> float:
+        """The upper one."""
+        return self.high + (moment - self.at) * _DRIFT
 
     def narrowed(self, new: Bounds) -> Bounds:
         """What both tell together; the *new* ones alone if they contradict each other, since the clock was then set."""
@@ -100,7 +107,7 @@ class Clock:
         bounds = self._current_bounds()
         with self._lock:
             moment = now()
-            self._last = max(self._last, after, int(moment + bounds.later(moment).high)) + 1
+            self._last = max(self._last, after, int(moment + bounds.high_at(moment))) + 1
             return self._last
 
     def settle(self, timestamp: int) -> None:
@@ -115,13 +122,13 @@ class Clock:
 
     def uncertainty(self) -> float:
         """How far apart the bounds are now, in microseconds."""
-        bounds = self._bounds
-        return bounds.later(now()).high - bounds.later(now()).low if bounds is not None else float("inf")
+        bounds, moment = self._bounds, now()
+        return bounds.high_at(moment) - bounds.low_at(moment) if bounds is not None else float("inf")
 
     def _passed(self) -> int:
         """What the server's clock has passed for certain."""
-        moment = now()
-        return int(moment + self._bounds.later(moment).low) if self._bounds is not None else moment
+        bounds, moment = self._bounds, now()
+        return int(moment + bounds.low_at(moment)) if bounds is not None else moment
 
     def _current_bounds(self) -> Bounds:
         with self._lock:

@@ -143,6 +143,9 @@ class OutputStream:
         self._client = client
         self._stream = stream
         self._channel: Any = None
+        # Finding a Java method takes longer than calling it.
+        self._write, self._hflush, self._hsync = stream.write, stream.hflush, stream.hsync
+        self._replicas = stream.getCurrentBlockReplication
 
     @property
     def file_id(self) -> int:
@@ -164,11 +167,11 @@ class OutputStream:
         """`write`, then `hsync` or `hflush`; how many DataNodes have it. In one, because it is done so often."""
         try:
             if len(data) < _DIRECT_FROM:
-                self._stream.write(data)
+                self._write(data)
             else:
                 self.write(data)
-            self._stream.hsync() if to_disk else self._stream.hflush()
-            return int(self._stream.getCurrentBlockReplication())
+            self._hsync() if to_disk else self._hflush()
+            return int(self._replicas())
         except jpype.JException as error:
             raise _explain(self.path, error) from error
 

@@ -54,7 +54,8 @@ class OpenSegment:
         seconds = self._write_and_sync(b"".join(parts))
         self._head = b""
         self.end, self._synced = end, sequence
-        self._newest.update(((each.group, each.key), each) for each in found)
+        for each in found:
+            self._newest[each.group, each.key] = each
         self.segment.records += len(found)
         self.segment.lowest = self.segment.lowest or sequence
         return found, seconds
