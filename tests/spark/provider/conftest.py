@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -37,7 +38,8 @@ def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def jvm(class_path: str) -> Iterator[Any]:
     py4j = next(spark_home().glob("jars/py4j-*.jar"))
-    options = ["-Xmx1g", "-XX:TieredStopAtLevel=1", *MODULES]
+    heap = "3g" if os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long" else "1g"
+    options = [f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", *MODULES]
     port, process = launch_gateway(
         jarpath=str(py4j), classpath=class_path, javaopts=options, die_on_exit=True, return_proc=True
     )

@@ -164,8 +164,9 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
           QueryExecutionErrors.failedToReadDeltaFileNotExistsError(place, getClass().getName(), error));
     } catch (OutOfMemoryError error) {
       state.unload();
-      throw Sneaky.sneak(
-          QueryExecutionErrors.notEnoughMemoryToLoadStore(id.toString(), "SAFEKEEPER_STORE_PROVIDER", error));
+      String says = "there is not enough memory to load the state of " + id
+          + ": give the executors more (spark.executor.memory), or the query more partitions";
+      throw Sneaky.sneak(StateStoreErrors.cannotLoadStore(new IllegalStateException(says, error)));
     } catch (IOException | RuntimeException error) {
       throw Sneaky.sneak(StateStoreErrors.cannotLoadStore(error));
     } finally {
