@@ -12,10 +12,10 @@ frees before its timestep is over is offered at once to those who are first in l
 the network would be half idle otherwise.
 
 **Order.** First come, first served, but for checkpoints that have begun: one of which a chunk fitted where those before
-it did not goes on before others begin, and the wires of those who go on are spared (`Residual.spared`). A writer's
-later request never overtakes an earlier one of its own, so that the chunks of one checkpoint stay together. Among the
-writers, a request with the name of a checkpoint has the place of the first one with that name, also when the last of
-them waited no longer ago than in the timestep before.
+it did not goes on before others begin, but not for ever before those who came earlier; and the wires of those who go on
+are spared (`Residual.spared`). A writer's later request never overtakes an earlier one of its own, so that the chunks
+of one checkpoint stay together. Among the writers, a request with the name of a checkpoint has the place of the first
+one with that name, also when the last of them waited no longer ago than in the timestep before.
 
 By the paper's rules, which are there to compare with, what is freed waits for the next timestep, and having begun
 changes nothing.
@@ -37,6 +37,7 @@ from safekeeper.backends.hdfs.peace import Pipeline, Residual, Rules
 DONE_FRACTION = 0.8
 """The part of a timestep's writes that must be done before the next one starts."""
 
+_PATIENCE = 8  # timesteps after which one that waits is as good as begun: smaller ones could go before it for ever
 _FIRST_IN_LINE = 32  # so many writers are asked when a write frees something; a new timestep asks all
 _MOST_NUMBER = 0xFFFF_FFFF  # of grants, which begin anew then: on the wire a number has four bytes
 _TRIES = 100  # on an idle network only an unlucky order of racks fails; it does not fail so often
@@ -69,10 +70,16 @@ class _Place:
     """Where a checkpoint stands in the queue."""
 
     number: int
+    since: int
+    """The timestep in which something of it was first asked for."""
     last_used: int
     """The last timestep in which something of it was asked for or waited."""
     begun: bool = False
     """Whether a chunk of it was granted."""
+
+    def rank(self, timestep: int) -> tuple[bool, int]:
+        """The lowest goes first."""
+        return not self.begun and timestep - self.since < _PATIENCE, self.number
 
 
 @dataclass(slots=True)
@@ -83,11 +90,6 @@ class _Waiting:
     number: int
     request: Request
     chunks: int
-
-    @property
-    def rank(self) -> tuple[bool, int]:
-        """The lowest goes first."""
-        return not self.place.begun, self.place.number
 
 
 class Schedule:
@@ -217,7 +219,7 @@ class Schedule:
         raise NoPlan(f"{replicas} replicas of {writer} do not fit on an idle network: look at its links")
 
     def _place(self, request: Request, number: int) -> _Place:
-        place = _Place(number, self.timestep)
+        place = _Place(number, self.timestep, self.timestep)
         if request.checkpoint:
             place = self._places.setdefault((request.writer, request.checkpoint), place)
             place.last_used = self.timestep
@@ -230,7 +232,11 @@ class Schedule:
 
     def _ask_the_first(self) -> None:
         """Let the writers that are first in line try again."""
-        heads = ((self._queues[writer][0].rank, writer) for writer in self._full if writer in self._queues)
+        heads = (
+            (self._queues[writer][0].place.rank(self.timestep), writer)
+            for writer in self._full
+            if writer in self._queues
+        )
         self._full.difference_update(writer for _, writer in heapq.nsmallest(_FIRST_IN_LINE, heads))
         self._has_freed = False
 
@@ -251,7 +257,11 @@ class Schedule:
 
     def _fill(self) -> list[Grant]:
         """Grant what fits, the earliest request first; a writer that something does not fit for is done with."""
-        heads = [(queue[0].rank, writer) for writer, queue in self._queues.items() if writer not in self._full]
+        heads = [
+            (queue[0].place.rank(self.timestep), writer)
+            for writer, queue in self._queues.items()
+            if writer not in self._full
+        ]
         heapq.heapify(heads)
         if self._rules == "ours":
             self._residual.spared = self._next_to_send()
@@ -264,7 +274,7 @@ class Schedule:
                 continue
             queue.popleft()
             if queue:
-                heapq.heappush(heads, (queue[0].rank, writer))
+                heapq.heappush(heads, (queue[0].place.rank(self.timestep), writer))
             else:
                 del self._queues[writer]
         self._granted += len(grants)
@@ -272,7 +282,7 @@ class Schedule:
 
     def _next_to_send(self) -> frozenset[str]:
         """The writers that need their wires soon: those that have begun and wait, and one more for each rack."""
-        heads = [(queue[0].rank, writer) for writer, queue in self._queues.items()]
+        heads = [(queue[0].place.rank(self.timestep), writer) for writer, queue in self._queues.items()]
         count = sum(queue[0].place.begun for queue in self._queues.values()) + len(self.network.links)
         return frozenset(writer for _, writer in heapq.nsmallest(count, heads))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from safekeeper.backends.hdfs.network import NoPlan
+from safekeeper.backends.hdfs.network import Link, Network, Node, NoPlan
 from safekeeper.backends.hdfs.schedule import Request, Schedule
 
 from .networks import check_pipeline, networks, two_racks, unhurried, used
@@ -134,6 +134,25 @@ def test_a_checkpoint_that_has_begun_goes_on_before_others_begin():
     for grant in first:
         schedule.done(grant.number)
     assert [grant.request for grant in schedule.start()][:2] == [filler, waits]
+
+
+def test_one_that_waits_long_goes_before_others_that_have_begun():
+    """Three replicas need both servers of the other rack, which those who need one of them never leave at once."""
+    names = [f"1.{n}" for n in range(1, 9)] + ["2.1", "2.2"]
+    nodes = [Node(name, f"/rack{name[0]}", 1, 1) for name in names]
+    schedule = schedule_of(Network(nodes, [Link("/rack1", "/rack2", 9), Link("/rack2", "/rack1", 9)]))
+    schedule.ask(Request("1.1", 2, 4))
+    schedule.start()
+    waits = schedule.ask(Request("1.2", 3, 1))
+    for turn in range(30):
+        schedule.ask(Request(names[2 + turn % 6], 2, 3))
+        if waits in [grant.request for grant in schedule.start()]:
+            break
+        for grant in list(schedule.running.values()):
+            schedule.done(grant.number)
+    else:
+        pytest.fail("it was never served")
+    assert schedule.timestep > 4  # it had to wait
 
 
 def test_those_who_are_next_to_send_pass_nothing_on_for_others():

@@ -78,7 +78,7 @@ final class HashIndex {
       prefetched[i] = slots[hashes[i] & mask];
     }
     for (int i = 0; i < count; i++) {
-      if ((int) (prefetched[i] >>> 32) == hashes[i]) {
+      if (prefetched[i] != 0 && (int) (prefetched[i] >>> 32) == hashes[i]) {
         int address = (int) prefetched[i];
         seen += pages.page(address)[Pages.offset(address)];
       }

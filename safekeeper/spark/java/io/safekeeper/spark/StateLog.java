@@ -104,7 +104,7 @@ final class StateLog {
   }
 
   private void beginPut(Family family) {
-    if (family != unlinkedFamily || unlinkedCount == unlinked.length) {
+    if (family != unlinkedFamily || family.ordered() != null || unlinkedCount == unlinked.length) {
       linkPuts();
       unlinkedFamily = family;
     }
@@ -113,15 +113,16 @@ final class StateLog {
 
   /** The index is to know of the record at this address, whose key has that hash, the next time that somebody asks. */
   private void endPut(int address, int hash) {
+    if (unlinkedFamily.ordered() != null) { // scans go by that; and it may lack memory, which is an end of the put
+      note(address, unlinkedFamily.link(address, hash, address));
+      return;
+    }
     unlinked[unlinkedCount] = address;
     unlinkedHashes[unlinkedCount++] = hash;
     changing = false;
-    if (unlinkedFamily.ordered() != null) { // scans go by that
-      linkPuts();
-    }
   }
 
-  /** Let the index know of all puts. */
+  /** Let the index know of all puts. It has room for them: this cannot fail. */
   private void linkPuts() {
     if (unlinkedCount > 0) {
       unlinkedFamily.index.prefetch(unlinkedHashes, unlinkedCount);
@@ -207,7 +208,7 @@ final class StateLog {
   /** The names of all families but the default one, with their ids. */
   Map<String, Integer> names() {
     if (names == null) {
-      names = new HashMap<>();
+      Map<String, Integer> found = new HashMap<>();
       Family catalog = family(Family.CATALOG);
       try (Addresses all = all(catalog)) {
         for (int address = all.next(); address != 0; address = all.next()) {
@@ -216,9 +217,10 @@ final class StateLog {
           int key = Record.keyOffset(page, record);
           int length = (int) Platform.getLong(page, Record.at(key));
           String name = new String(page, key + 8, length, StandardCharsets.UTF_8);
-          names.put(name, (int) Platform.getLong(page, Record.at(Record.valueOffset(page, record))));
+          found.put(name, (int) Platform.getLong(page, Record.at(Record.valueOffset(page, record))));
         }
       }
+      names = found;
     }
     return names;
   }
@@ -293,7 +295,7 @@ final class StateLog {
 
   /** Go back to the last commit. */
   void undoUncommitted() {
-    linkPuts();
+    unlinkedCount = 0; // they came after the last commit, and nothing knows of them
     Savepoint target = current();
     while (undoDropped + undoSize > target.undo()) {
       long entry = undo[--undoSize];
