@@ -157,7 +157,7 @@ class OutputStream:
         size = (len(data) if end is None else min(end, len(data))) - start
         with _explained(self.path):
             if size < _DIRECT_FROM:
-                self._stream.write(data[start : start + size])
+                self._write(data[start : start + size])
                 return
             if self._channel is None:
                 self._channel = jpype.JClass("java.nio.channels.Channels").newChannel(self._stream)
@@ -178,12 +178,12 @@ class OutputStream:
     def hflush(self) -> None:
         """Return when all that was written is in the memory of every DataNode of the pipeline, and visible."""
         with _explained(self.path):
-            self._stream.hflush()
+            self._hflush()
 
     def hsync(self) -> None:
         """Return when all that was written is on the disk of every DataNode of the pipeline, and visible."""
         with _explained(self.path):
-            self._stream.hsync()
+            self._hsync()
 
     def pipeline(self) -> list[str]:
         """The transfer addresses of the DataNodes that the open block goes to, in order; none before the first sync."""
@@ -199,7 +199,7 @@ class OutputStream:
     def replicas(self) -> int:
         """How many DataNodes the open block goes to now."""
         with _explained(self.path):
-            return int(self._stream.getCurrentBlockReplication())
+            return int(self._replicas())
 
     def close(self) -> None:
         """Complete the file. Raise `Unavailable` unless the NameNode confirms that it is.

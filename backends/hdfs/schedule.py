@@ -232,11 +232,7 @@ class Schedule:
 
     def _ask_the_first(self) -> None:
         """Let the writers that are first in line try again."""
-        heads = (
-            (self._queues[writer][0].place.rank(self.timestep), writer)
-            for writer in self._full
-            if writer in self._queues
-        )
+        heads = (self._head(writer) for writer in self._full if writer in self._queues)
         self._full.difference_update(writer for _, writer in heapq.nsmallest(_FIRST_IN_LINE, heads))
         self._has_freed = False
 
@@ -251,19 +247,14 @@ class Schedule:
                 self._residual.take(grant.pipeline.edges)
         for queue in self._queues.values():
             for one in queue:
-                if place := self._places.get((one.request.writer, one.request.checkpoint)):
-                    place.last_used = self.timestep
+                one.place.last_used = self.timestep
         self._places = {name: place for name, place in self._places.items() if place.last_used >= self.timestep - 1}
 
     def _fill(self) -> list[Grant]:
         """Grant what fits, the earliest request first; a writer that something does not fit for is done with."""
-        heads = [
-            (queue[0].place.rank(self.timestep), writer)
-            for writer, queue in self._queues.items()
-            if writer not in self._full
-        ]
+        heads = [self._head(writer) for writer in self._queues if writer not in self._full]
         heapq.heapify(heads)
-        if self._rules == "ours":
+        if heads and self._rules == "ours":
             self._residual.spared = self._next_to_send()
         grants: list[Grant] = []
         while heads:
@@ -274,7 +265,7 @@ class Schedule:
                 continue
             queue.popleft()
             if queue:
-                heapq.heappush(heads, (queue[0].place.rank(self.timestep), writer))
+                heapq.heappush(heads, self._head(writer))
             else:
                 del self._queues[writer]
         self._granted += len(grants)
@@ -282,9 +273,12 @@ class Schedule:
 
     def _next_to_send(self) -> frozenset[str]:
         """The writers that need their wires soon: those that have begun and wait, and one more for each rack."""
-        heads = [(queue[0].place.rank(self.timestep), writer) for writer, queue in self._queues.items()]
         count = sum(queue[0].place.begun for queue in self._queues.values()) + len(self.network.links)
-        return frozenset(writer for _, writer in heapq.nsmallest(count, heads))
+        return frozenset(writer for _, writer in heapq.nsmallest(count, map(self._head, self._queues)))
+
+    def _head(self, writer: str) -> tuple[tuple[bool, int], str]:
+        """A writer whose requests wait, with the rank of the first of them: the lowest goes first."""
+        return self._queues[writer][0].place.rank(self.timestep), writer
 
     def _grant_chunks(self, waiting: _Waiting, grants: list[Grant]) -> bool:
         """Grant as many chunks of one request as fit; whether that were all."""

@@ -28,6 +28,7 @@ public final class StateLogModel {
   private final double cleanAt;
   private final Codec codec;
   private final int limit;
+  private final boolean checksEachStep; // which lets the index know of each put; else it learns of several at once
   private StateLog log;
   private State now = new State();
   private int ids;
@@ -67,6 +68,7 @@ public final class StateLogModel {
     leastWeight = 1 << random.nextInt(14);
     codec = Codec.values()[random.nextInt(3)];
     limit = random.nextBoolean() ? 64 << 20 : 8192;
+    checksEachStep = random.nextBoolean();
     log = emptyLog();
     versions.add(new Version(CommitKey.NO_PARENT, 0, 0, now.copy(), List.of()));
   }
@@ -110,7 +112,7 @@ public final class StateLogModel {
     } else {
       load();
     }
-    if (choice % 20 == 0) { // not each time: the index learns of puts when it is asked
+    if (checksEachStep || choice % 20 == 0) {
       check(log.size() == now.values().stream().mapToInt(Map::size).sum() + now.size() - 1, "number of keys");
     }
     if (choice >= 900) {
