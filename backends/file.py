@@ -27,9 +27,10 @@ from typing import Self
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Damage, Receipt, Scope
 from safekeeper.backends.envelope import MAX_HEAD_BYTES, decode, decode_id, decode_value, encode, escape, unescape
-from safekeeper.backends.local import make_folder, os_errors_as_unavailable, survives_on, sync_folder, write_all
+from safekeeper.backends.local import make_folder, os_errors_as_unavailable, survives_on, sync_folder
 from safekeeper.errors import Corruption
 from safekeeper.registry import Url
+from safekeeper.wire import write_all
 
 _SUFFIX = ".ckpt"
 _TEMPORARY = ".tmp"

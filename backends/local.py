@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -91,13 +91,3 @@ def make_folder(path: Path) -> None:
         if not path.is_dir():
             raise
     sync_folder(path.parent)
-
-
-def write_all(fd: int, parts: Sequence[bytes | memoryview]) -> None:
-    """Write all *parts* one after the other at the descriptor's position, however often the kernel stops half-way."""
-    written = os.writev(fd, parts)
-    if written == sum(len(part) for part in parts):
-        return
-    rest = memoryview(b"".join(parts))[written:]
-    while rest:
-        rest = rest[os.write(fd, rest) :]

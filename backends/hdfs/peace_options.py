@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from safekeeper.backends.hdfs.options import HdfsOptions, Place
 from safekeeper.backends.hdfs.peace_client import PeacePlacement
-from safekeeper.backends.hdfs.peace_wire import check_secret
 from safekeeper.backends.hdfs.placement import Placement, StockPlacement
 from safekeeper.errors import BadUrl
+from safekeeper.wire import check_secret
 
 SECRET_VARIABLE = "SAFEKEEPER_PEACE_SECRET"
 """The environment variable with the secret that writers and the coordinator share."""

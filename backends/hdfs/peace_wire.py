@@ -6,35 +6,16 @@
 from __future__ import annotations
 
 import enum
-import hashlib
-import hmac
-import secrets
-import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from safekeeper.agent.frames import BadFrame, Body
+from safekeeper.wire import SEALED_HEAD, BadFrame, Body, Handshake, texts, u32
 
-# hello:     "SKP1" | nonce (32 bytes)                          coordinator to writer
-# answer:    "SKP1" | nonce (32 bytes) | proof (32 bytes)       writer to coordinator
-# welcome:   proof (32 bytes)                                   coordinator to writer
-# frame:     kind u8 | request u32 | length u32 | body (length bytes) | tag (16 bytes)
-#            little endian; a proof is HMAC-SHA256 of the sender's role and both nonces under the shared secret, a tag
-#            the first half of HMAC-SHA256 of the frame's number and its bytes under a key of that direction; frozen:
-#            version 2 gets another mark
-MARK = b"SKP1"
-NONCE_BYTES = PROOF_BYTES = 32
-HELLO_BYTES = len(MARK) + NONCE_BYTES
-ANSWER_BYTES = HELLO_BYTES + PROOF_BYTES
-HEAD = struct.Struct("<BII")
-TAG_BYTES = 16
+# handshake and frames are those of `safekeeper.wire`; frozen: version 2 gets another mark
+MARK = b"SKT1"
 MAX_BODY_BYTES = 64 * 1024
-LEAST_SECRET_BYTES = 16
 MOST_CHUNKS = 4096
 """How many chunks one request asks for at most."""
-_U32 = struct.Struct("<I")
-_NUMBER = struct.Struct("<Q")
 
 
 class Kind(enum.IntEnum):
@@ -50,11 +31,11 @@ class Kind(enum.IntEnum):
     REFUSE = 127
 
 
-class Role(enum.Enum):
+class Role(enum.StrEnum):
     """Who speaks."""
 
-    WRITER = b"writer"
-    COORDINATOR = b"coordinator"
+    WRITER = "writer"
+    COORDINATOR = "coordinator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +52,7 @@ class Ask:
 
     def encode(self) -> bytes:
         """The body."""
-        return _U32.pack(self.replicas) + _U32.pack(self.chunks) + _texts([self.host, self.rack, self.checkpoint])
+        return u32(self.replicas) + u32(self.chunks) + texts([self.host, self.rack, self.checkpoint])
 
     @classmethod
     def decode(cls, body: Body) -> Self:
@@ -98,8 +79,8 @@ class Granted:
 
     def encode(self) -> bytes:
         """The body."""
-        head = _U32.pack(self.number) + _U32.pack(self.timestep) + _U32.pack(self.lease_ms)
-        return head + _U32.pack(len(self.nodes)) + _texts(self.nodes)
+        head = u32(self.number) + u32(self.timestep) + u32(self.lease_ms)
+        return head + u32(len(self.nodes)) + texts(self.nodes)
 
     @classmethod
     def decode(cls, body: Body) -> Self:
@@ -112,101 +93,25 @@ class Granted:
 
 def number(value: int) -> bytes:
     """The body of a DONE, the grant's number, and of a WAIT, the milliseconds until the next sign of life."""
-    return _U32.pack(value)
+    return u32(value)
 
 
 def text(value: str) -> bytes:
     """The body of a REFUSE: one line for a person."""
-    return _texts([" ".join(value.split())])
+    return texts([" ".join(value.split())])
 
 
-def _texts(values: Sequence[str]) -> bytes:
-    encoded = [value.encode() for value in values]
-    return b"".join(_U32.pack(len(one)) + one for one in encoded)
-
-
-class Handshake:
-    """Both sides' proof that they know the secret, without telling it. Make one for each connection."""
-
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-        self._mine = secrets.token_bytes(NONCE_BYTES)
-        self._nonces = b""
-
-    def hello(self) -> bytes:
-        """The coordinator's first bytes."""
-        return MARK + self._mine
-
-    def answer(self, hello: bytes) -> bytes:
-        """The writer's answer to *hello*. Raise `BadFrame` if that is none."""
-        self._nonces = _nonce(hello) + self._mine
-        return MARK + self._mine + self._proof(Role.WRITER)
-
-    def welcome(self, answer: bytes) -> bytes:
-        """The coordinator's proof, for a writer that gave its own. Raise `BadFrame` for any other."""
-        self._nonces = self._mine + _nonce(answer[:HELLO_BYTES])
-        self._check(answer[HELLO_BYTES:], Role.WRITER)
-        return self._proof(Role.COORDINATOR)
-
-    def check_welcome(self, proof: bytes) -> None:
-        """Raise `BadFrame` unless the coordinator knows the secret, too."""
-        self._check(proof, Role.COORDINATOR)
-
-    def seal(self, sender: Role) -> Seal:
-        """What marks the frames that *sender* sends on this connection."""
-        return Seal(hmac.digest(self._secret, sender.value + b" frames" + self._nonces, hashlib.sha256))
-
-    def _proof(self, role: Role) -> bytes:
-        return hmac.digest(self._secret, role.value + b" proof" + self._nonces, hashlib.sha256)
-
-    def _check(self, proof: bytes, role: Role) -> None:
-        if not hmac.compare_digest(proof, self._proof(role)):
-            raise BadFrame(f"the {role.value.decode()} does not know the secret")
-
-
-class Seal:
-    """Marks the frames of one direction, and tells whether they came as they were sent, in order, none left out."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-        self._frames = 0
-
-    def encode(self, kind: Kind, request: int, body: bytes = b"") -> bytes:
-        """The next frame."""
-        if len(body) > MAX_BODY_BYTES:
-            raise BadFrame(f"a body has at most {MAX_BODY_BYTES} bytes, not {len(body)}")
-        frame = HEAD.pack(kind, request, len(body)) + body
-        return frame + self._tag(frame)
-
-    def check(self, head: bytes, body: bytes, tag: bytes) -> None:
-        """Raise `BadFrame` unless this is the next frame that was sent."""
-        if not hmac.compare_digest(tag, self._tag(head + body)):
-            raise BadFrame("a frame is not what was sent")
-
-    def _tag(self, frame: bytes) -> bytes:
-        self._frames += 1
-        return hmac.digest(self._key, _NUMBER.pack(self._frames) + frame, hashlib.sha256)[:TAG_BYTES]
+def handshake(secret: bytes) -> Handshake:
+    """What a writer and its coordinator begin a connection with: `docs/peace.md` draws it."""
+    return Handshake(MARK, secret, server=Role.COORDINATOR, client=Role.WRITER, max_body_bytes=MAX_BODY_BYTES)
 
 
 def decode_head(data: bytes) -> tuple[Kind, int, int]:
-    """Kind, request and length in the `HEAD.size` bytes of *data*. Raise `BadFrame` if they are none."""
-    kind, request, length = HEAD.unpack(data)
+    """Kind, request and length in the `SEALED_HEAD.size` bytes of *data*. Raise `BadFrame` if they are none."""
+    kind, request, length = SEALED_HEAD.unpack(data)
     if length > MAX_BODY_BYTES:
         raise BadFrame(f"a body has at most {MAX_BODY_BYTES} bytes, not {length}")
     try:
         return Kind(kind), request, length
     except ValueError:
         raise BadFrame(f"there is no frame of kind {kind}") from None
-
-
-def _nonce(hello: bytes) -> bytes:
-    if not hello.startswith(MARK) or len(hello) != HELLO_BYTES:
-        raise BadFrame(f"the other side does not speak {MARK.decode()}")
-    return hello[len(MARK) :]
-
-
-def check_secret(secret: str) -> bytes:
-    """The bytes of a shared secret. Raise `ValueError` for one that could be guessed."""
-    if len(secret.encode()) < LEAST_SECRET_BYTES:
-        raise ValueError(f"a secret has at least {LEAST_SECRET_BYTES} bytes: `openssl rand -hex 16` makes one")
-    return secret.encode()

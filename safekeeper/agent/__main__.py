@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from safekeeper.agent.frames import VERSION
+from safekeeper.agent.protocol import VERSION
 from safekeeper.agent.server import Server
 from safekeeper.errors import SafekeeperError
 from safekeeper.keeper import SafeKeeper

@@ -6,14 +6,15 @@ import time
 from collections.abc import Generator
 from threading import Lock
 
-from safekeeper.agent import frames
+from safekeeper.agent import protocol
 from safekeeper.agent.budget import Budget
-from safekeeper.agent.frames import BadFrame, Body, Code, Kind
+from safekeeper.agent.protocol import Code, Kind
 from safekeeper.backend import MAX_VALUE_BYTES, Backend, CheckpointId, check_group
 from safekeeper.backends.hdfs.placement import Counts, SupportsPlacement
 from safekeeper.errors import BadId, Closed, Conflict, Corruption, SafekeeperError, TooLarge, Unavailable
 from safekeeper.keeper import SafeKeeper
 from safekeeper.queues.ticket import Ticket
+from safekeeper.wire import BadFrame, Body
 
 Reply = tuple[Kind, list[bytes]]
 """The kind of a frame and the parts of its body."""
@@ -90,10 +91,10 @@ class Answers:
             chunk.append(key)
             size += len(key)
             if size >= KEY_LIST_BYTES:
-                yield Kind.KEY_LIST, frames.key_list(chunk)
+                yield Kind.KEY_LIST, protocol.key_list(chunk)
                 chunk, size = [], 0
         if chunk:
-            yield Kind.KEY_LIST, frames.key_list(chunk)
+            yield Kind.KEY_LIST, protocol.key_list(chunk)
         yield _done(started)
 
     def _read(self, body: Body) -> Replies:
@@ -109,14 +110,14 @@ class Answers:
                 room.resize(sum(sizes))
                 self._expected = min(MAX_VALUE_BYTES, max(2 * max(sizes), expected // 2, 1))
                 for index in range(at, at + len(some)):
-                    yield Kind.VALUE, frames.value(index, values.pop(0))  # nothing else holds it while it is sent
+                    yield Kind.VALUE, protocol.value(index, values.pop(0))  # nothing else holds it while it is sent
             at += len(some)
         yield _done(started)
 
     def _stored(self, tickets: list[Ticket], started: float) -> Reply:
         """DONE once all *tickets* are; those that shared a batch shared its sync."""
         sync_seconds = max((ticket.result().sync_seconds for ticket in tickets), default=0.0)
-        return Kind.DONE, frames.done(time.perf_counter() - started, sync_seconds, *self._placed.take())
+        return Kind.DONE, protocol.done(time.perf_counter() - started, sync_seconds, *self._placed.take())
 
 
 class Placed:
@@ -140,11 +141,11 @@ def failure(error: Exception) -> Reply:
     """The reply that says what went wrong in answering a request."""
     code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), Code.INTERNAL)
     message = str(error) if isinstance(error, SafekeeperError) else f"{type(error).__name__}: {error}"
-    return Kind.ERROR, frames.error(code, message)
+    return Kind.ERROR, protocol.error(code, message)
 
 
 def _done(started: float) -> Reply:
-    return Kind.DONE, frames.done(time.perf_counter() - started, 0.0)
+    return Kind.DONE, protocol.done(time.perf_counter() - started, 0.0)
 
 
 def _ids(body: Body) -> list[CheckpointId]:

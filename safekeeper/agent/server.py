@@ -16,13 +16,13 @@ from contextlib import closing, suppress
 from threading import Lock, Thread
 from typing import Self
 
-from safekeeper.agent import frames
+from safekeeper.agent import protocol
 from safekeeper.agent.answers import Answers, Replies, Reply, failure
 from safekeeper.agent.budget import Budget
-from safekeeper.agent.frames import BadFrame, Body, Code, Head, Kind
-from safekeeper.backends.local import write_all
+from safekeeper.agent.protocol import Code, Head, Kind
 from safekeeper.errors import SafekeeperError, Unavailable
 from safekeeper.keeper import SafeKeeper
+from safekeeper.wire import BadFrame, Body, write_all
 
 log = logging.getLogger(__name__)
 
@@ -129,12 +129,12 @@ class _Conversation:
         try:
             while True:
                 self._poll.poll()  # between requests a peer may be silent for as long as it likes
-                head = Head.decode(self._receive(frames.HEAD.size))
+                head = Head.decode(self._receive(protocol.HEAD.size))
                 with self._requests.room(head.length):
                     self._answer(head)
         except BadFrame as problem:
             log.warning("a connection is closed: %s", problem)
-            self._send(0, (Kind.ERROR, frames.error(Code.BAD_FRAME, str(problem))))
+            self._send(0, (Kind.ERROR, protocol.error(Code.BAD_FRAME, str(problem))))
             self._linger()
 
     def _answer(self, head: Head) -> None:
@@ -172,14 +172,14 @@ class _Conversation:
 
     def _send(self, request: int, reply: Reply) -> None:
         kind, parts = reply
-        write_all(self._socket.fileno(), frames.encode(kind, request, parts))
+        write_all(self._socket.fileno(), protocol.encode(kind, request, parts))
 
     def _linger(self) -> None:
         """Let a peer that is still sending finish, or it would see a broken pipe instead of the message."""
         self._socket.shutdown(socket.SHUT_WR)
         _set_timeout(self._socket, LINGER_SECONDS)
         scratch = bytearray(1 << 16)
-        left = frames.MAX_BODY_BYTES
+        left = protocol.MAX_BODY_BYTES
         while left > 0 and (size := self._socket.recv_into(scratch)):
             left -= size
 

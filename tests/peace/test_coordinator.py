@@ -15,14 +15,15 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from safekeeper.agent.frames import BadFrame
+from safekeeper import wire
 from safekeeper.backends.hdfs import coordinator as coordinator_module
 from safekeeper.backends.hdfs import peace_client, peace_wire
 from safekeeper.backends.hdfs.coordinator import Coordinator
 from safekeeper.backends.hdfs.network import Link, Network, Node
 from safekeeper.backends.hdfs.peace_client import PeacePlacement
-from safekeeper.backends.hdfs.peace_wire import Ask, Handshake, Kind, Role
+from safekeeper.backends.hdfs.peace_wire import Ask, Kind, Role, handshake
 from safekeeper.errors import Unavailable
+from safekeeper.wire import BadFrame
 
 SECRET = "a secret for the tests"
 
@@ -341,11 +342,11 @@ def test_a_coordinator_that_does_not_know_the_secret_is_not_believed(start, capl
 def test_an_answer_cannot_be_used_twice(start):
     coordinator = start.coordinator()
     with socket.create_connection(("127.0.0.1", coordinator.port)) as first:
-        answer = Handshake(SECRET.encode()).answer(receive(first, peace_wire.HELLO_BYTES))
+        answer = handshake(SECRET.encode()).answer(receive(first, wire.HELLO_BYTES))
         first.sendall(answer)
-        assert receive(first, peace_wire.PROOF_BYTES)
+        assert receive(first, wire.PROOF_BYTES)
     with socket.create_connection(("127.0.0.1", coordinator.port)) as second:
-        receive(second, peace_wire.HELLO_BYTES)
+        receive(second, wire.HELLO_BYTES)
         second.sendall(answer)
         assert second.recv(1) == b""
 
@@ -355,14 +356,14 @@ def raw(start):
     """A connection to a coordinator past our own writer, and the seal of its frames."""
     coordinator = start.coordinator()
     with socket.create_connection(("127.0.0.1", coordinator.port)) as connection:
-        handshake = Handshake(SECRET.encode())
-        connection.sendall(handshake.answer(receive(connection, peace_wire.HELLO_BYTES)))
-        handshake.check_welcome(receive(connection, peace_wire.PROOF_BYTES))
-        yield coordinator, connection, handshake.seal(Role.WRITER)
+        begun = handshake(SECRET.encode())
+        connection.sendall(begun.answer(receive(connection, wire.HELLO_BYTES)))
+        begun.check_welcome(receive(connection, wire.PROOF_BYTES))
+        yield coordinator, connection, begun.seal(Role.WRITER)
 
 
 GOOD = Ask("10.0.1.1", "", 3, 1, "g").encode()
-HEAD = peace_wire.HEAD
+HEAD = wire.SEALED_HEAD
 
 
 @pytest.mark.parametrize(
@@ -428,7 +429,7 @@ def test_whoever_says_nothing_is_hung_up_on(start, monkeypatch):
     coordinator = start.coordinator()
     with socket.create_connection(("127.0.0.1", coordinator.port)) as connection:
         connection.settimeout(60)
-        assert receive(connection, peace_wire.HELLO_BYTES)
+        assert receive(connection, wire.HELLO_BYTES)
         assert connection.recv(1) == b""
 
 
@@ -440,7 +441,7 @@ def test_there_are_only_so_many_strangers_at_a_time(start, monkeypatch):
     with ExitStack() as stack:
         address = ("127.0.0.1", coordinator.port)
         strangers = [stack.enter_context(socket.create_connection(address, 60)) for _ in range(2)]
-        assert all(receive(stranger, peace_wire.HELLO_BYTES) for stranger in strangers)
+        assert all(receive(stranger, wire.HELLO_BYTES) for stranger in strangers)
         with socket.create_connection(address, 60) as one_more:
             assert receive(one_more, 1) is None
         assert known.segment(3).favoured
@@ -470,4 +471,4 @@ def test_a_port_that_is_taken_is_an_error_of_one_line(start):
 
 def test_a_frame_that_is_too_long_is_not_sent():
     with pytest.raises(BadFrame, match="at most 65536 bytes"):
-        Handshake(b"x" * 16).seal(Role.WRITER).encode(Kind.ASK, 1, bytes(70_000))
+        handshake(b"x" * 16).seal(Role.WRITER).encode(Kind.ASK, 1, bytes(70_000))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import xxhash
+
+from safekeeper.wire import BadFrame, fields, u32
 
 # frame:   "SKA1" | kind u8 | request u32 | length u32 | xxh64 u64 | body (length bytes)
 # bytes:   length u32 | data            (a field of the body)
@@ -17,7 +19,6 @@ MARK = b"SKA1"
 VERSION = 1
 HEAD = struct.Struct("<4sBIIQ")
 _CHECKED = struct.Struct("<BII")
-_U32 = struct.Struct("<I")
 _DONE = struct.Struct("<QQII")
 _VALUE = struct.Struct("<IBI")
 _ERROR = struct.Struct("<BI")
@@ -50,10 +51,6 @@ class Code(enum.IntEnum):
     BAD_ID = 6
     BAD_FRAME = 7
     INTERNAL = 8
-
-
-class BadFrame(Exception):
-    """The bytes are no frame, or its body is not what its kind says. Nothing after it can be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +103,7 @@ def done(store_seconds: float, sync_seconds: float, planned: int = 0, hits: int 
 
 def key_list(keys: Sequence[bytes]) -> list[bytes]:
     """The body of a KEY_LIST."""
-    return [_U32.pack(len(keys)) + b"".join([_U32.pack(len(key)) + key for key in keys])]
+    return [u32(len(keys)) + fields(keys)]
 
 
 def value(index: int, data: bytes | None) -> list[bytes]:
@@ -118,45 +115,3 @@ def error(code: Code, message: str) -> list[bytes]:
     """The body of an ERROR. The message becomes one line."""
     text = " ".join(message.split()).encode("utf-8", "backslashreplace")
     return [_ERROR.pack(code, len(text)), text]
-
-
-class Body:
-    """A body being taken apart, field by field. Each method raises `BadFrame` where the body has no such field."""
-
-    __slots__ = ("_at", "_data")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def u32(self) -> int:
-        """The next number."""
-        return int(_U32.unpack(self._take(_U32.size))[0])
-
-    def blob(self) -> bytes:
-        """The next field of bytes."""
-        return self._take(self.u32())
-
-    def text(self) -> str:
-        """The next field of text."""
-        try:
-            return self.blob().decode()
-        except UnicodeDecodeError as error:
-            raise BadFrame(f"a text is not UTF-8: {error.reason} at byte {error.start}") from error
-
-    def keys(self) -> Iterator[bytes]:
-        """A count and as many fields of bytes, one at a time: a count alone takes no memory."""
-        for _ in range(self.u32()):
-            yield self.blob()
-
-    def end(self) -> None:
-        """Nothing may follow."""
-        if self._at != len(self._data):
-            raise BadFrame(f"{len(self._data) - self._at} bytes too many at the end of a body")
-
-    def _take(self, size: int) -> bytes:
-        data = self._data[self._at : self._at + size]
-        if len(data) != size:
-            raise BadFrame(f"a body of {len(self._data)} bytes ends inside a field")
-        self._at += size
-        return data
