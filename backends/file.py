@@ -29,7 +29,7 @@ from safekeeper.backend import Backend, Batch, CheckpointId, Damage, Receipt, Sc
 from safekeeper.backends.envelope import MAX_HEAD_BYTES, decode, decode_id, decode_value, encode, escape, unescape
 from safekeeper.backends.local import make_folder, os_errors_as_unavailable, survives_on, sync_folder
 from safekeeper.errors import Corruption
-from safekeeper.registry import Url
+from safekeeper.url import Url
 from safekeeper.wire import write_all
 
 _SUFFIX = ".ckpt"

@@ -41,7 +41,7 @@ from safekeeper.backends.lmdb_environment import MAX_READERS, Environment, Sync,
 from safekeeper.backends.local import file_system_type, make_folder, survives_on, sync_folder, unavailable
 from safekeeper.columns import Columns
 from safekeeper.errors import BadUrl, Corruption, Unavailable
-from safekeeper.registry import Size, Url
+from safekeeper.url import Size, Url
 
 # record:       xxh3 u64 | value                            under GROUP 00 KEY
 #               xxh3 u64 | key_len u16 | key | value        under GROUP 01 sha256(KEY)

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Self
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ import fsspec
 
 from safekeeper.backends.object_store import ObjectStore, errors_as_unavailable, store_of
 from safekeeper.errors import BadUrl
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 PREFIX = "objects+"
 _S3 = ("s3", "s3a")

@@ -42,7 +42,7 @@ from safekeeper.backends.envelope import MAX_HEAD_BYTES, decode_id, decode_value
 from safekeeper.backends.object_store import OBJECT, TEMPORARY, ObjectStore, errors_as_unavailable
 from safekeeper.backends.object_url import open_store
 from safekeeper.errors import Unavailable
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 _GONE = ".gone"
 _SUFFIX = ".ckpt"

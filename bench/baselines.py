@@ -17,7 +17,7 @@ from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope
 from safekeeper.backends.local import make_folder, survives_on
 from safekeeper.bench.embedded_arms import Arm, LevelDb, Raw, RocksDb, Sqlite
 from safekeeper.errors import BadUrl
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 BASELINES: dict[str, Callable[[Path], Arm]] = {"raw": Raw, "rocksdict": RocksDb, "sqlite": Sqlite, "leveldb": LevelDb}
 """By scheme."""

@@ -24,7 +24,7 @@ from safekeeper.bench.recover import Recovery, measure
 from safekeeper.bench.through_keeper import SESSIONS
 from safekeeper.bench.workload import Workload
 from safekeeper.errors import BadUrl, SafekeeperError
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 OPERATIONS = ("READ", "UPDATE", "INSERT", "SCAN")
 """What counts as an operation of its own; a read-modify-write is a read and an update."""

@@ -26,7 +26,7 @@ import safekeeper
 from safekeeper.backend import Batch, CheckpointId
 from safekeeper.bench.interleave import AT_MOST_15_PERCENT_OVER, Measure, Result, interleave, report
 from safekeeper.dev.hbase import HBaseServer
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 IDS = 1000
 KEYS = [b"key%06d" % number for number in range(IDS)]

@@ -32,7 +32,7 @@ from safekeeper.bench.goals import Goal
 from safekeeper.bench.interleave import Measure, Result, interleave, report
 from safekeeper.dev.hdfs import HdfsCluster, Node
 from safekeeper.dev.process import find_command
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 VALUE_BYTES = 64 << 20
 RECORD_BYTES = 200

@@ -24,7 +24,8 @@ from safekeeper.backend import Batch, CheckpointId, Survives
 from safekeeper.columns import Columns
 from safekeeper.errors import BadUrl, SafekeeperError, Unavailable
 from safekeeper.keeper import SafeKeeper
-from safekeeper.registry import Url, backend_class
+from safekeeper.registry import backend_class
+from safekeeper.url import Url
 
 GROUP = "recover"
 _BATCH = 10_000

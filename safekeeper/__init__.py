@@ -51,8 +51,9 @@ from safekeeper.queues.fuse import Fuse
 from safekeeper.queues.queue import Bounds
 from safekeeper.queues.reading import Progress
 from safekeeper.queues.ticket import Ticket
-from safekeeper.registry import Size, Url, open
+from safekeeper.registry import open
 from safekeeper.serializers import Serializer
+from safekeeper.url import Size, Url
 
 __version__ = "0.1.0"
 

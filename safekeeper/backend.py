@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from safekeeper.columns import Columns
-    from safekeeper.registry import Url
+    from safekeeper.url import Url
 
 MAX_GROUP_BYTES = 255
 """A group has 1 to this many bytes of UTF-8."""

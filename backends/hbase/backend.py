@@ -34,7 +34,7 @@ from safekeeper.backends.hbase.table import Change, Table, delete, put
 from safekeeper.backends.hbase.trouble import Misconfigured
 from safekeeper.backends.server_clock import Clock
 from safekeeper.errors import BadUrl, Unavailable
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 _WINDOW_BYTES = 1536 * 1024
 """How much one call changes at most: below the 2 MB of a Thrift frame, and more than any one id has."""

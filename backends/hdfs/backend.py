@@ -16,7 +16,7 @@ from safekeeper.backends.hdfs.placement import Counts
 from safekeeper.backends.hdfs.store import Store
 from safekeeper.backends.hdfs.writer import Writer
 from safekeeper.errors import Closed
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 
 def survives_on(replication: int, sync: str, highly_available: bool) -> Survives:

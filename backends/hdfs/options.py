@@ -8,7 +8,7 @@ from typing import Final, Literal
 from safekeeper.backends.hdfs.network import WIRE_CAPACITY
 from safekeeper.backends.hdfs.peace_client import WAIT_SECONDS
 from safekeeper.errors import BadUrl
-from safekeeper.registry import Size, Url
+from safekeeper.url import Size, Url
 
 _MIB: Final = 1 << 20
 _8_MIB: Final = Size(8 * _MIB)

@@ -14,7 +14,7 @@ from safekeeper.backends.hdfs.network import WIRE_CAPACITY
 from safekeeper.backends.hdfs.peace_options import SECRET_VARIABLE, host_and_port, read_secret
 from safekeeper.backends.hdfs.topology import BadTopology, Topology, link_capacity
 from safekeeper.errors import BadUrl
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 app = typer.Typer(help="Say when and where checkpoints are written in HDFS.", no_args_is_help=True)
 

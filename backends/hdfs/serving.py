@@ -16,7 +16,7 @@ from safekeeper.backends.hdfs.options import HdfsOptions, settings_of, uri_of
 from safekeeper.backends.hdfs.peace_options import address_towards
 from safekeeper.backends.hdfs.topology import BadTopology, Topology
 from safekeeper.errors import Unavailable
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from safekeeper.backends.hdfs.network import WIRE_CAPACITY, Link, Network, Node
 from safekeeper.errors import SafekeeperError
-from safekeeper.registry import guess
+from safekeeper.url import guess
 
 _MIDDLE = "the switch in the middle"
 

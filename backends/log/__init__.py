@@ -37,7 +37,7 @@ from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.salvage import Salvage
 from safekeeper.backends.log.shared import Log, share, unshare
 from safekeeper.backends.log.verify import verify
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 __all__ = ["LogBackend", "LogOptions"]
 

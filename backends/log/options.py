@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from safekeeper.backend import Scope
-from safekeeper.registry import Size
+from safekeeper.url import Size
 
 _64_MIB: Final = Size(64 << 20)
 

@@ -19,7 +19,7 @@ from safekeeper.backends.redis.server import Command, Link
 from safekeeper.backends.redis.trouble import Misconfigured
 from safekeeper.backends.redis.writing import Writer
 from safekeeper.errors import BadUrl
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 _READ_TOGETHER = 500
 _REQUESTS_TOGETHER = 1000

@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from safekeeper.errors import BadUrl
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 
 @dataclass(frozen=True, slots=True)

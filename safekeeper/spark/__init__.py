@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 import safekeeper
 from safekeeper.backend import Scope
 from safekeeper.errors import SafekeeperError
-from safekeeper.registry import Url, guess
 from safekeeper.spark.build import BuildError, find_jar, find_tool
 from safekeeper.spark.peace import with_coordinator
+from safekeeper.url import Url, guess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from dataclasses import replace
 from threading import Lock
 from urllib.parse import quote, urlencode
 
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 _lock = Lock()
 _running = ExitStack()

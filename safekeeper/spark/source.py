@@ -22,7 +22,7 @@ import safekeeper
 from safekeeper.backend import CheckpointId, Scope
 from safekeeper.copying import Copied, batches, copy_ids, ids_of, read_in_pieces, slices
 from safekeeper.errors import BadUrl
-from safekeeper.registry import Url, guess
+from safekeeper.url import Url, guess
 
 _IDS_OF_A_TASK = 1024
 _OPTIONS = ("url", "group")

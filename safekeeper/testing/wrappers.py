@@ -16,7 +16,7 @@ from typing import Literal, Self
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt
 from safekeeper.errors import BadUrl, SafekeeperError, Unavailable
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 Method = Literal["write", "read", "keys", "groups"]
 When = Literal["before", "after"]

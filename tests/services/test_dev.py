@@ -16,7 +16,7 @@ from safekeeper.dev.hbase import POM
 from safekeeper.dev.jars import fetch_jars
 from safekeeper.dev.process import DevError
 from safekeeper.dev.redis import RedisServer
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 A = CheckpointId("g", b"a")
 

@@ -3,8 +3,8 @@ from contextlib import closing
 
 import pytest
 
-from safekeeper.registry import Url
 from safekeeper.testing import BackendContract
+from safekeeper.url import Url
 
 
 class TestHBase(BackendContract):

@@ -15,8 +15,8 @@ from safekeeper.backends.hdfs.client import Client, InputStream
 from safekeeper.backends.hdfs.placement import StockPlacement
 from safekeeper.backends.hdfs.trouble import Missing
 from safekeeper.backends.hdfs.writer import Writer
-from safekeeper.registry import Url
 from safekeeper.testing.peer import Peer
+from safekeeper.url import Url
 
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
 LARGE = 8 << 20

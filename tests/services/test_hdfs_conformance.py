@@ -4,8 +4,8 @@ from contextlib import closing
 import pytest
 
 from safekeeper.backends.hdfs.client import Client
-from safekeeper.registry import Url
 from safekeeper.testing import BackendContract
+from safekeeper.url import Url
 
 
 class TestHdfs(BackendContract):

@@ -18,7 +18,7 @@ from safekeeper.backends.hdfs.peace_options import SECRET_VARIABLE
 from safekeeper.backends.hdfs.serving import serve
 from safekeeper.backends.hdfs.topology import Topology
 from safekeeper.errors import BadUrl, Unavailable
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 SECRET = "a secret for the tests"
 HERE = Path(__file__).parent

@@ -12,8 +12,8 @@ from rich.console import Console
 
 import safekeeper
 from safekeeper.backends.hdfs.client import Client
-from safekeeper.registry import Url
 from safekeeper.spark.demo.__main__ import Demo
+from safekeeper.url import Url
 
 PARTITIONS = 200
 

@@ -15,7 +15,7 @@ import safekeeper
 from safekeeper import BadUrl, Batch, CheckpointId, Unavailable
 from safekeeper.backends.hdfs.client import Client, start_jvm
 from safekeeper.dev.hdfs import HdfsCluster, Node
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 A, B = CheckpointId("g", b"a"), CheckpointId("g", b"b")
 

@@ -1,8 +1,8 @@
 import pytest
 import redis
 
-from safekeeper.registry import Url
 from safekeeper.testing import BackendContract
+from safekeeper.url import Url
 
 
 class RedisContract(BackendContract):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Self
 
 from safekeeper.backends.file import FileBackend
-from safekeeper.registry import Url
+from safekeeper.url import Url
 
 
 class WatchedBackend(FileBackend):

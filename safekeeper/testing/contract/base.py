@@ -13,8 +13,8 @@ import pytest
 
 import safekeeper
 from safekeeper.backend import Backend, Batch, CheckpointId, Scope
-from safekeeper.registry import Url
 from safekeeper.testing.peer import Handle, Peer
+from safekeeper.url import Url
 
 Opener: TypeAlias = Callable[[], Backend]
 

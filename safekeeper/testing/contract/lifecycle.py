@@ -12,10 +12,10 @@ import pytest
 import safekeeper
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
 from safekeeper.errors import BadUrl, Closed, SafekeeperError
-from safekeeper.registry import Url
 from safekeeper.testing.contract.base import Kit, Opener, delete, get, put
 from safekeeper.testing.fork import after_fork
 from safekeeper.testing.peer import Peer
+from safekeeper.url import Url
 
 _ID = CheckpointId("group", b"key")
 
