@@ -14,12 +14,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Self
 
+from safekeeper.backend import PlacementCounts
 from safekeeper.backends.hdfs.client import Client
 from safekeeper.backends.hdfs.coordinator import Coordinator
 from safekeeper.backends.hdfs.network import Network
 from safekeeper.backends.hdfs.peace import Rules
 from safekeeper.backends.hdfs.peace_client import PeacePlacement
-from safekeeper.backends.hdfs.placement import Counts, Placement, StockPlacement, Turn
+from safekeeper.backends.hdfs.placement import Placement, StockPlacement, Turn
 from safekeeper.backends.hdfs.schedule import Schedule
 from safekeeper.backends.hdfs.topology import Topology, link_capacity
 from safekeeper.bench.shaped_network import Server, ShapedNetwork
@@ -73,7 +74,7 @@ class Run:
     """One arm in one round."""
 
     written: Sequence[Written]
-    counts: Counts
+    counts: PlacementCounts
 
     @property
     def own_start(self) -> float:
@@ -198,7 +199,7 @@ class Site:
             written = [future.result() for future in futures]
             counts = [place.counts() for place in places]
         self._clients[0].delete("/run")
-        total = Counts(
+        total = PlacementCounts(
             *(sum(getattr(c, name) for c in counts) for name in ("planned", "hits", "in_order", "unplanned"))
         )
         return Run(written, total)

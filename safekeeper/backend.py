@@ -341,3 +341,43 @@ class SupportsVerify(Protocol):
 
         *checked* is called now and then with the number of bytes read since the last call: for a progress line.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementCounts:
+    """What became of the files that a backend has created."""
+
+    planned: int = 0
+    """Created with a plan of which servers they should be on."""
+    hits: int = 0
+    """Of these, those that are on just these servers."""
+    in_order: int = 0
+    """Of these, those that reached them in the planned order, too."""
+    unplanned: int = 0
+    """Left to the store."""
+
+    @property
+    def hit_rate(self) -> float:
+        """The part of the planned files that went where they were planned; 1 where nothing was planned."""
+        return self.hits / self.planned if self.planned else 1.0
+
+
+@runtime_checkable
+class SupportsPlacement(Protocol):
+    """A backend that has a say in which servers its files are on."""
+
+    def placement_counts(self) -> PlacementCounts:
+        """What became of the files so far."""
+
+
+@runtime_checkable
+class SupportsWorkers(Protocol):
+    """A backend class that must do something before the workers of a distributed job open its stores."""
+
+    @classmethod
+    def url_for_workers(cls, url: str) -> str:
+        """The URL that the workers are to open instead of *url*.
+
+        What they need besides the store runs in this process from now on, until it ends. The result may hold a
+        password.
+        """

@@ -10,6 +10,7 @@ error.
 from __future__ import annotations
 
 import errno
+import importlib
 import importlib.util
 import json
 import os
@@ -23,6 +24,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 import typer
 from rich.console import Console
 from rich.table import Column, Table
+from typer.core import TyperGroup
 
 import safekeeper
 from safekeeper import copying
@@ -38,23 +40,51 @@ from safekeeper.backend import (
     SupportsVerify,
     Survives,
 )
-from safekeeper.backends.hdfs.peace_cli import app as peace
-from safekeeper.bench.cli import app as bench
-from safekeeper.dev.cli import app as dev
 from safekeeper.errors import Corruption, SafekeeperError
-from safekeeper.registry import BUNDLED, third_party
+from safekeeper.registry import BUNDLED, Commands, commands, third_party
+
+_PLAIN: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
+
+
+class _Later(TyperGroup):
+    """Commands that are known by name; their module is imported when one of them is called or asked for help."""
+
+    def __init__(self, name: str, commands: Commands) -> None:
+        super().__init__(name=name, help=commands.help)
+        self._app = commands.app
+
+    def make_context(self, *args: Any, **settings: Any) -> Any:
+        module, _, attribute = self._app.partition(":")
+        try:
+            added = getattr(importlib.import_module(module), attribute)
+        except Exception as error:
+            raise SafekeeperError(f"the commands of {self.name} ({self._app}) do not load: {error}") from error
+        whole = typer.Typer(**_PLAIN)
+        whole.add_typer(added, name=self.name)
+        group: Any = typer.main.get_command(whole)
+        return group.commands[self.name].make_context(*args, **settings)
+
+
+class _WithAdded(TyperGroup):
+    """Our own commands and those that are added (`registry.commands`), which cost nothing until they are used."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *sorted(commands())]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if found := super().get_command(ctx, cmd_name):
+            return found
+        added = commands().get(cmd_name)
+        return _Later(cmd_name, added) if added else None
+
 
 app = typer.Typer(
+    cls=_WithAdded,
     help="Keep checkpoints: look into a store, change it, check it.",
     epilog="Exit codes: 0 all well, 1 the answer is no (absent, damaged), 2 it could not be done.",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    **_PLAIN,
 )
-app.add_typer(bench, name="bench")
-app.add_typer(dev, name="dev")
-app.add_typer(peace, name="peace")
 out = Console(highlight=False, markup=False)  # with markup, 'safekeeper[lmdb]' loses its brackets
 err = Console(stderr=True, highlight=False, markup=False)
 

@@ -4,7 +4,8 @@
     open("redis://127.0.0.1:6379/0?assert=power")
 
 The bundled backends are the table `BUNDLED`. Others register a class under the entry point group `safekeeper.backends`,
-the scheme as the entry point's name; a bundled scheme cannot be taken over.
+the scheme as the entry point's name; a bundled scheme cannot be taken over. A package may also bring commands of its
+own: a `typer.Typer` under the group `safekeeper.commands`, the first word of the commands as the entry point's name.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import typing
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
-from safekeeper.backend import Backend, Survives
+from safekeeper.backend import Backend, SupportsWorkers, Survives
 from safekeeper.errors import BadUrl
 from safekeeper.url import Url, guess
 
 ENTRY_POINT_GROUP = "safekeeper.backends"
+COMMANDS_GROUP = "safekeeper.commands"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,33 @@ BUNDLED: dict[str, Bundled] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Commands that a part of safekeeper or a backend's package adds to `safekeeper`, loaded when they are called."""
+
+    app: str
+    """Where their `typer.Typer` is: `module:name`."""
+    help: str
+    """What `safekeeper --help` says of them."""
+
+
+# Each is one word after `safekeeper`. A row of a backend may only concern that backend.
+BUNDLED_COMMANDS: dict[str, Commands] = {
+    "bench": Commands("safekeeper.bench.cli:app", "YCSB's workloads against any backend."),
+    "dev": Commands("safekeeper.dev.cli:app", "Real servers to try a backend with."),
+    "peace": Commands("safekeeper.backends.hdfs.peace_cli:app", "Say when and where checkpoints are written in HDFS."),
+}
+
+
+def commands() -> dict[str, Commands]:
+    """All added commands by their first word: the bundled ones, and those of the entry points `safekeeper.commands`."""
+    found = {
+        point.name: Commands(point.value, f"From {point.dist.name if point.dist else 'an entry point'}.")
+        for point in entry_points(group=COMMANDS_GROUP)
+    }
+    return found | BUNDLED_COMMANDS
+
+
 def open(url: str) -> Backend:
     """Open the store that *url* names. It writes nothing; a store that does not exist yet is empty.
 
@@ -70,6 +99,12 @@ def open(url: str) -> Backend:
     backend.asserted = asserted & ~backend.survives
     backend.survives |= asserted
     return backend
+
+
+def url_for_workers(url: str) -> str:
+    """*url* as the workers of a distributed job get it: see `SupportsWorkers`. Most backends leave it as it is."""
+    cls = backend_class(Url.parse(url).scheme)
+    return cls.url_for_workers(url) if isinstance(cls, SupportsWorkers) else url
 
 
 def backend_class(scheme: str) -> type[Backend]:

@@ -8,11 +8,21 @@ from threading import Event, Lock
 from typing import Self
 from weakref import WeakValueDictionary
 
-from safekeeper.backend import Backend, Batch, CheckpointId, Compaction, Receipt, Scope, Stats, Survives
+from safekeeper.backend import (
+    Backend,
+    Batch,
+    CheckpointId,
+    Compaction,
+    PlacementCounts,
+    Receipt,
+    Scope,
+    Stats,
+    Survives,
+)
 from safekeeper.backends.hdfs.compaction import Compactor
+from safekeeper.backends.hdfs.in_process import with_coordinator
 from safekeeper.backends.hdfs.options import HdfsOptions, Place, parse
 from safekeeper.backends.hdfs.peace_options import open_placement
-from safekeeper.backends.hdfs.placement import Counts
 from safekeeper.backends.hdfs.store import Store
 from safekeeper.backends.hdfs.writer import Writer
 from safekeeper.errors import Closed
@@ -146,6 +156,11 @@ class HdfsBackend(Backend):
         options = url.options(HdfsOptions)
         return cls(parse(url), options)
 
+    @classmethod
+    def url_for_workers(cls, url: str) -> str:
+        """*url* with a coordinator of Peace in this process, where it asks for Peace and names none."""
+        return with_coordinator(url)
+
     def write(self, batch: Batch) -> Receipt:
         self.check_open()
         if not len(batch):
@@ -195,7 +210,7 @@ class HdfsBackend(Backend):
         details = {"segments": segments, "planned_files": placed.planned, "files_as_planned": placed.hits}
         return Stats(ids, size, details)
 
-    def placement_counts(self) -> Counts:
+    def placement_counts(self) -> PlacementCounts:
         """How many files of this process went where they were planned."""
         return self._shared.placement.counts()
 

@@ -17,9 +17,10 @@ from types import TracebackType
 from typing import Self
 
 from safekeeper import wire
+from safekeeper.backend import PlacementCounts
 from safekeeper.backends.hdfs import peace_wire
 from safekeeper.backends.hdfs.peace_wire import Ask, Granted, Kind, Role
-from safekeeper.backends.hdfs.placement import Counts, Tally, Turn
+from safekeeper.backends.hdfs.placement import Tally, Turn
 from safekeeper.wire import BadFrame, Body
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class PeacePlacement:
         with self._ask(Kind.STAND, Ask(self._host, self._rack, replicas)) as turns:
             return Turn(self._tally, turns.take().favoured)
 
-    def counts(self) -> Counts:
+    def counts(self) -> PlacementCounts:
         return self._tally.counts()
 
     def close(self) -> None:

@@ -15,61 +15,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import replace
 from threading import Lock
 from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self
 
-
-@dataclass(slots=True)
-class Counts:
-    """What became of the files that were created, chunks and segments alike."""
-
-    planned: int = 0
-    """Created with favoured nodes."""
-    hits: int = 0
-    """Of these, those that are on just these nodes."""
-    in_order: int = 0
-    """Of these, those whose pipeline has them in the planned order, too."""
-    unplanned: int = 0
-    """Left to HDFS."""
-
-    @property
-    def hit_rate(self) -> float:
-        """The part of the planned files that went where they were planned; 1 where nothing was planned."""
-        return self.hits / self.planned if self.planned else 1.0
-
-
-@runtime_checkable
-class SupportsPlacement(Protocol):
-    """A backend that has a say in where its files go."""
-
-    def placement_counts(self) -> Counts:
-        """What became of the files so far."""
+from safekeeper.backend import PlacementCounts
 
 
 class Tally:
-    """`Counts` that several threads add to."""
+    """`PlacementCounts` that several threads add to."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._counts = Counts()
+        self._counts = PlacementCounts()
 
     def add(self, favoured: Sequence[str], pipeline: Sequence[str]) -> None:
         """Count a file that was to go to *favoured* and went to *pipeline*."""
         with self._lock:
+            before = self._counts
             if not favoured:
-                self._counts.unplanned += 1
+                self._counts = replace(before, unplanned=before.unplanned + 1)
                 return
-            self._counts.planned += 1
-            self._counts.hits += set(favoured) == set(pipeline)
-            self._counts.in_order += tuple(favoured) == tuple(pipeline)
+            self._counts = replace(
+                before,
+                planned=before.planned + 1,
+                hits=before.hits + (set(favoured) == set(pipeline)),
+                in_order=before.in_order + (tuple(favoured) == tuple(pipeline)),
+            )
 
-    def counts(self) -> Counts:
+    def counts(self) -> PlacementCounts:
         """The numbers now."""
         with self._lock:
-            c = self._counts
-            return Counts(c.planned, c.hits, c.in_order, c.unplanned)
+            return self._counts
 
 
 class Turn:
@@ -119,7 +97,7 @@ class Placement(Protocol):
     def segment(self, replicas: int) -> Turn:
         """A turn for a file that stays open and is written a little at a time. It does not wait."""
 
-    def counts(self) -> Counts:
+    def counts(self) -> PlacementCounts:
         """What became of the files so far."""
 
     def close(self) -> None:
@@ -142,7 +120,7 @@ class StockPlacement:
         """A turn, now."""
         return Turn(self._tally)
 
-    def counts(self) -> Counts:
+    def counts(self) -> PlacementCounts:
         return self._tally.counts()
 
     def close(self) -> None:

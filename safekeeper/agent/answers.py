@@ -9,8 +9,7 @@ from threading import Lock
 from safekeeper.agent import protocol
 from safekeeper.agent.budget import Budget
 from safekeeper.agent.protocol import Code, Kind
-from safekeeper.backend import MAX_VALUE_BYTES, Backend, CheckpointId, check_group
-from safekeeper.backends.hdfs.placement import Counts, SupportsPlacement
+from safekeeper.backend import MAX_VALUE_BYTES, Backend, CheckpointId, PlacementCounts, SupportsPlacement, check_group
 from safekeeper.errors import BadId, Closed, Conflict, Corruption, SafekeeperError, TooLarge, Unavailable
 from safekeeper.keeper import SafeKeeper
 from safekeeper.queues.ticket import Ticket
@@ -126,7 +125,7 @@ class Placed:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend if isinstance(backend, SupportsPlacement) else None
         self._lock = Lock()
-        self._told = Counts()
+        self._told = PlacementCounts()
 
     def take(self) -> tuple[int, int]:
         """How many files were planned since the last call, and how many of these went where they were planned."""

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import safekeeper
 from safekeeper.backend import Scope
 from safekeeper.errors import SafekeeperError
+from safekeeper.registry import url_for_workers
 from safekeeper.spark.build import BuildError, find_jar, find_tool
-from safekeeper.spark.peace import with_coordinator
 from safekeeper.url import Url, guess
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def configure(builder: SparkSession.Builder, url: str, **options: object) -> Spa
     chosen: dict[str, object] = getattr(builder, "_options", {})
     is_running = _jvm_runs()
     master = str(chosen.get("spark.master") or _default_master(is_running))
-    url = with_coordinator(url)
+    url = url_for_workers(url)
     check_backend(url, master)
     if _is_local(master) and not (os.environ.get("PYSPARK_PYTHON") or chosen.get("spark.pyspark.python")):
         options.setdefault("python", sys.executable)

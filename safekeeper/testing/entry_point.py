@@ -7,7 +7,7 @@ from pathlib import Path
 from safekeeper.registry import ENTRY_POINT_GROUP
 
 
-def write_entry_points(folder: Path, targets: dict[str, str]) -> None:
+def write_entry_points(folder: Path, targets: dict[str, str], group: str = ENTRY_POINT_GROUP) -> None:
     """Make *folder* look like one with an installed package that offers *targets*: scheme to `module:Class`.
 
     It counts in every Python that has *folder* on its path. The modules may be anywhere on the path.
@@ -16,4 +16,4 @@ def write_entry_points(folder: Path, targets: dict[str, str]) -> None:
     installed.mkdir(parents=True)
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: safekeeper-test-backends\nVersion: 1\n")
     lines = [f"{scheme} = {target}\n" for scheme, target in targets.items()]
-    (installed / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\n{''.join(lines)}")
+    (installed / "entry_points.txt").write_text(f"[{group}]\n{''.join(lines)}")

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
+from safekeeper.backends.hdfs.in_process import with_coordinator
 from safekeeper.backends.hdfs.options import HdfsOptions, Place, parse
 from safekeeper.backends.hdfs.peace_client import PeacePlacement
 from safekeeper.backends.hdfs.peace_options import SECRET_VARIABLE, address_towards, open_placement, read_secret
 from safekeeper.backends.hdfs.placement import StockPlacement
 from safekeeper.errors import BadUrl
-from safekeeper.spark.peace import with_coordinator
 from safekeeper.url import Url
 
 PLACE = Place("hdfs://127.0.0.1:8020", "/ckpt", None, "a secret of sixteen bytes")

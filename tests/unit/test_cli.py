@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from safekeeper.cli import show_key
+from safekeeper.registry import COMMANDS_GROUP
+from safekeeper.testing.entry_point import write_entry_points
 
 
 @pytest.fixture
@@ -14,8 +16,11 @@ def url(tmp_path):
     return f"file://{tmp_path}/store"
 
 
-def run(*arguments, value=b""):
-    return subprocess.run([sys.executable, "-m", "safekeeper.cli", *arguments], input=value, capture_output=True)
+def run(*arguments, value=b"", path=""):
+    environment = os.environ | {"PYTHONPATH": str(path)}
+    return subprocess.run(
+        [sys.executable, "-m", "safekeeper.cli", *arguments], input=value, capture_output=True, env=environment
+    )
 
 
 def answer(*arguments, value=b""):
@@ -149,3 +154,25 @@ def test_compact_says_what_it_gave_back(tmp_path):
 
 def test_help_tells_the_exit_codes():
     assert b"Exit codes: 0 all well, 1 the answer is no (absent, damaged), 2 it" in answer("--help")
+
+
+def test_a_package_may_bring_commands_of_its_own(tmp_path):
+    (tmp_path / "theirs.py").write_text(
+        "import typer\napp = typer.Typer(help='Theirs.')\n"
+        "@app.callback()\ndef all_of_them(): ...\n"
+        "@app.command()\ndef greet(name: str): print('hello', name)\n"
+    )
+    write_entry_points(tmp_path, {"theirs": "theirs:app", "broken": "nowhere:app", "dev": "theirs:app"}, COMMANDS_GROUP)
+    assert b"From safekeeper-test-backends." in run("--help", path=tmp_path).stdout
+    assert run("theirs", "greet", "Ada", path=tmp_path).stdout == b"hello Ada\n"
+    done = run("broken", "greet", path=tmp_path)
+    assert done.returncode == 2
+    assert b"the commands of broken (nowhere:app) do not load: No module named 'nowhere'" in done.stderr
+    assert b"hbase" in run("dev", "--help", path=tmp_path).stdout  # a bundled word cannot be taken over
+
+
+def test_the_first_page_of_help_loads_no_added_command():
+    code = "import sys, safekeeper.cli as c; c.app(['--help'], standalone_mode=False); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split()
+    assert "safekeeper.cli" in loaded
+    assert not {"safekeeper.bench.cli", "safekeeper.dev.cli", "safekeeper.backends.hdfs"} & set(loaded)
