@@ -26,8 +26,16 @@ from threading import Lock
 from typing import Self
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Damage, Receipt, Scope
-from safekeeper.backends.envelope import MAX_HEAD_BYTES, decode, decode_id, decode_value, encode, escape, unescape
-from safekeeper.backends.local import make_folder, os_errors_as_unavailable, survives_on, sync_folder
+from safekeeper.backends.shared.local_files import make_folder, os_errors_as_unavailable, survives_on, sync_folder
+from safekeeper.backends.shared.named_values import (
+    MAX_HEAD_BYTES,
+    decode,
+    decode_id,
+    decode_value,
+    encode,
+    escape,
+    unescape,
+)
 from safekeeper.errors import Corruption
 from safekeeper.url import Url
 from safekeeper.wire import write_all

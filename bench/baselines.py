@@ -14,7 +14,7 @@ from typing import NoReturn, Self
 
 import safekeeper
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope
-from safekeeper.backends.local import make_folder, survives_on
+from safekeeper.backends.shared.local_files import make_folder, survives_on
 from safekeeper.bench.embedded_arms import Arm, LevelDb, Raw, RocksDb, Sqlite
 from safekeeper.errors import BadUrl
 from safekeeper.url import Url

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from safekeeper import Batch, CheckpointId
-from safekeeper.backends.log import LogBackend
+from safekeeper.backends.log.backend import LogBackend
 from safekeeper.bench.embedded_arms import Keeper
 from safekeeper.bench.interleave import Result, interleave, report
 from safekeeper.bench.log_write_path import IDS, VALUES, mixed

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 import safekeeper
-from safekeeper.backends.local import file_system_type
+from safekeeper.backends.shared.local_files import file_system_type
 
 PACKAGES = (
     "numpy",

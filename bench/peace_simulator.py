@@ -20,10 +20,10 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
-from safekeeper.backends.hdfs.network import Network
-from safekeeper.backends.hdfs.peace import Residual, Rules
-from safekeeper.backends.hdfs.schedule import Request, Schedule
-from safekeeper.backends.hdfs.topology import Topology
+from safekeeper.backends.hdfs.peace.network import Network
+from safekeeper.backends.hdfs.peace.planner import Residual, Rules
+from safekeeper.backends.hdfs.peace.schedule import Request, Schedule
+from safekeeper.backends.hdfs.peace.topology import Topology
 from safekeeper.bench.fluid import Fluid
 from safekeeper.bench.goals import Goal
 from safekeeper.bench.plots import figure, figures, page

@@ -16,13 +16,13 @@ from typing import Self
 
 from safekeeper.backend import PlacementCounts
 from safekeeper.backends.hdfs.client import Client
-from safekeeper.backends.hdfs.coordinator import Coordinator
-from safekeeper.backends.hdfs.network import Network
-from safekeeper.backends.hdfs.peace import Rules
-from safekeeper.backends.hdfs.peace_client import PeacePlacement
+from safekeeper.backends.hdfs.peace.client import PeacePlacement
+from safekeeper.backends.hdfs.peace.coordinator import Coordinator
+from safekeeper.backends.hdfs.peace.network import Network
+from safekeeper.backends.hdfs.peace.planner import Rules
+from safekeeper.backends.hdfs.peace.schedule import Schedule
+from safekeeper.backends.hdfs.peace.topology import Topology, link_capacity
 from safekeeper.backends.hdfs.placement import Placement, StockPlacement, Turn
-from safekeeper.backends.hdfs.schedule import Schedule
-from safekeeper.backends.hdfs.topology import Topology, link_capacity
 from safekeeper.bench.shaped_network import Server, ShapedNetwork
 from safekeeper.dev.hdfs import HdfsCluster, Node
 

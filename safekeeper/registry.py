@@ -47,13 +47,23 @@ class Bundled:
 BUNDLED: dict[str, Bundled] = {
     "memory": Bundled("memory", "MemoryBackend", None, None, "process", "nothing", "a dict, for tests and examples"),
     "file": Bundled("file", "FileBackend", None, None, "host", "process, os, power", "one file per id"),
-    "log": Bundled("log", "LogBackend", None, None, "host", "process, os, power", "append-only files, the default"),
-    "lmdb": Bundled("lmdb", "LmdbBackend", "lmdb", "lmdb", "host", "process, os, power", "LMDB, atomic batches"),
-    "objects+": Bundled("objects", "ObjectsBackend", "fsspec", "objects", "network", "as asserted", "any fsspec store"),
-    "redis": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "Redis 7 or Valkey"),
-    "rediss": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "the same over TLS"),
-    "redis+unix": Bundled("redis", "RedisBackend", "redis", "redis", "network", "by server", "the same, by socket"),
-    "hbase": Bundled("hbase", "HBaseBackend", "happybase", "hbase", "network", "process", "HBase 2, by Thrift 1"),
+    "log": Bundled(
+        "log.backend", "LogBackend", None, None, "host", "process, os, power", "append-only files, the default"
+    ),
+    "lmdb": Bundled(
+        "lmdb.backend", "LmdbBackend", "lmdb", "lmdb", "host", "process, os, power", "LMDB, atomic batches"
+    ),
+    "objects+": Bundled(
+        "objects.backend", "ObjectsBackend", "fsspec", "objects", "network", "as asserted", "any fsspec store"
+    ),
+    "redis": Bundled("redis.backend", "RedisBackend", "redis", "redis", "network", "by server", "Redis 7 or Valkey"),
+    "rediss": Bundled("redis.backend", "RedisBackend", "redis", "redis", "network", "by server", "the same over TLS"),
+    "redis+unix": Bundled(
+        "redis.backend", "RedisBackend", "redis", "redis", "network", "by server", "the same, by socket"
+    ),
+    "hbase": Bundled(
+        "hbase.backend", "HBaseBackend", "happybase", "hbase", "network", "process", "HBase 2, by Thrift 1"
+    ),
     "hdfs": Bundled(
         "hdfs.backend", "HdfsBackend", "jpype", "hdfs", "network", "process, os, power", "HDFS 3, by its client"
     ),
@@ -74,7 +84,7 @@ class Commands:
 BUNDLED_COMMANDS: dict[str, Commands] = {
     "bench": Commands("safekeeper.bench.cli:app", "YCSB's workloads against any backend."),
     "dev": Commands("safekeeper.dev.cli:app", "Real servers to try a backend with."),
-    "peace": Commands("safekeeper.backends.hdfs.peace_cli:app", "Say when and where checkpoints are written in HDFS."),
+    "peace": Commands("safekeeper.backends.hdfs.peace.cli:app", "Say when and where checkpoints are written in HDFS."),
 }
 
 

@@ -1,7 +1,7 @@
 """What every protocol here is built from: fields of a body, and two sides that prove they share a secret.
 
-The agent's protocol (`safekeeper.agent.protocol`) and that of Peace (`safekeeper.backends.hdfs.peace.protocol`) use it.
-Nothing here opens a connection or knows what a frame means.
+The agent's protocol (`agent/protocol.py`) and that of Peace (`backends/hdfs/peace/protocol.py`) use it. Nothing here
+opens a connection or knows what a frame means.
 """
 
 from __future__ import annotations

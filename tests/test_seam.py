@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-ABOVE, BELOW = CONTRACTS[:2]
+ABOVE, BELOW, ROOMS, SHARED = CONTRACTS
 BESIDE = {"safekeeper.backends", "safekeeper.bench", "safekeeper.dev"}
 
 
@@ -43,8 +43,10 @@ def test_nobody_imports_across_the_seam(copy):
         ("safekeeper/spark/prune.py", "def f():\n    from safekeeper.backends import file", ABOVE),
         ("backends/memory.py", "import safekeeper.keeper", BELOW),
         ("backends/file.py", "from safekeeper.agent import protocol", BELOW),
+        ("backends/lmdb/layout.py", "from safekeeper.backends.log import location", ROOMS),
+        ("backends/shared/checksums.py", "import safekeeper.backends.redis.layout", SHARED),
     ],
-    ids=["agent", "cli", "spark, late", "keeper", "agent from below"],
+    ids=["agent", "cli", "spark, late", "keeper", "agent from below", "another backend", "from shared"],
 )
 def test_an_import_across_the_seam_fails_the_lint(copy, module, line, broken):
     with (copy / module).open("a") as source:
@@ -61,3 +63,9 @@ def test_every_module_is_above_below_or_beside():
         if (path.suffix == ".py" or (path / "__init__.py").is_file()) and path.stem != "__init__"
     }
     assert set(ABOVE["source_modules"]) == modules - BESIDE
+
+
+def test_every_backend_is_a_room_of_its_own():
+    folders = {path.stem for path in (ROOT / "backends").iterdir() if not path.stem.startswith("__")}
+    assert {name.rpartition(".")[2] for name in ROOMS["modules"]} == folders - {"shared"}
+    assert SHARED["forbidden_modules"] == ROOMS["modules"]

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from safekeeper.backends.hbase import driver
+from safekeeper.backends.hbase import thrift
+from safekeeper.backends.hbase.errors import Dropped, explain, explain_connecting
 from safekeeper.backends.hbase.options import HBaseOptions, Place
-from safekeeper.backends.hbase.trouble import Dropped, explain, explain_connecting
-from safekeeper.backends.idle import Idle
+from safekeeper.backends.shared.connection_pool import Idle
 from safekeeper.errors import SafekeeperError, Unavailable
 
 T = TypeVar("T")
@@ -27,13 +27,13 @@ class Link:
     shut down the socket of a forked child's parent."""
 
     def __init__(self, place: Place, options: HBaseOptions) -> None:
-        self._socket = driver.Socket(place.host, place.port, socket_timeout=options.timeout * 1000)
-        transport = driver.TRANSPORTS[options.transport](self._socket)
-        protocol = driver.PROTOCOLS[options.protocol](transport, decode_response=False)
-        self.client = driver.Client(driver.Service, protocol)
+        self._socket = thrift.Socket(place.host, place.port, socket_timeout=options.timeout * 1000)
+        transport = thrift.TRANSPORTS[options.transport](self._socket)
+        protocol = thrift.PROTOCOLS[options.protocol](transport, decode_response=False)
+        self.client = thrift.Client(thrift.Service, protocol)
         try:
             transport.open()
-        except (driver.TransportError, OSError) as error:
+        except (thrift.TransportError, OSError) as error:
             raise explain_connecting(place, error) from error
 
     def is_good(self) -> bool:
@@ -70,7 +70,7 @@ class Connections:
             except SafekeeperError:
                 raise
             except Exception as error:  # the driver has no common root for its errors
-                if not isinstance(error, driver.ANSWERED):
+                if not isinstance(error, thrift.ANSWERED):
                     self._idle.clear()  # what broke this connection may have broken those that were idle for longer
                 raise explain(self._place, error) from error
 

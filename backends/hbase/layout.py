@@ -21,7 +21,7 @@ import struct
 from dataclasses import dataclass
 from functools import lru_cache
 
-from safekeeper.backends.checked import check, checksum, damaged, seed_of
+from safekeeper.backends.shared.checksums import check, checksum, damaged, seed_of
 from safekeeper.errors import Corruption
 
 FAMILY = b"data"

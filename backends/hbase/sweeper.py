@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from safekeeper.backends.hbase.layout import CHECKPOINT, HEAD, Group, head_in, write_id_of
 from safekeeper.backends.hbase.table import Table, delete
-from safekeeper.backends.server_clock import Clock
+from safekeeper.backends.shared.server_clock import Clock
 
 _PAGE = 64
 _GROUPS = 10_000

@@ -14,12 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from safekeeper.backends import server_clock as clock
 from safekeeper.backends.hbase.connections import Connections
-from safekeeper.backends.hbase.driver import BatchMutation, ColumnDescriptor, Mutation, Scan
+from safekeeper.backends.hbase.errors import Misconfigured, MissingTable, TableExists, explain_opening
 from safekeeper.backends.hbase.layout import FAMILY, TOKEN
 from safekeeper.backends.hbase.options import HBaseOptions, Place
-from safekeeper.backends.hbase.trouble import Misconfigured, MissingTable, TableExists, explain_opening
+from safekeeper.backends.hbase.thrift import BatchMutation, ColumnDescriptor, Mutation, Scan
+from safekeeper.backends.shared import server_clock as clock
 from safekeeper.errors import Unavailable
 
 _READ_BYTES = 8 * 1024 * 1024

@@ -20,9 +20,9 @@ from safekeeper.backend import (
     Survives,
 )
 from safekeeper.backends.hdfs.compaction import Compactor
-from safekeeper.backends.hdfs.in_process import with_coordinator
 from safekeeper.backends.hdfs.options import HdfsOptions, Place, parse
-from safekeeper.backends.hdfs.peace_options import open_placement
+from safekeeper.backends.hdfs.peace.connect import open_placement
+from safekeeper.backends.hdfs.peace.in_process import with_coordinator
 from safekeeper.backends.hdfs.store import Store
 from safekeeper.backends.hdfs.writer import Writer
 from safekeeper.errors import Closed

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from safekeeper.backends.hdfs.client import Client
 from safekeeper.backends.hdfs.layout import Head, block_for
 from safekeeper.backends.hdfs.placement import Placement, Turn
-from safekeeper.backends.log.format import check_value
+from safekeeper.backends.shared.records import check_value
 from safekeeper.errors import Corruption, Unavailable
 
 T = TypeVar("T")

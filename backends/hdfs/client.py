@@ -30,7 +30,7 @@ from typing import Any, Final
 import jpype
 import jpype.config
 
-from safekeeper.backends.hdfs.trouble import explain
+from safekeeper.backends.hdfs.errors import explain
 from safekeeper.errors import BadUrl, Closed, Unavailable
 
 _JARS: Final = ("hadoop-client-api-", "hadoop-client-runtime-", "slf4j-api-")

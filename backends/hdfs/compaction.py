@@ -30,9 +30,10 @@ from typing import Final
 from safekeeper.backend import Compaction
 from safekeeper.backends.hdfs.client import OutputStream
 from safekeeper.backends.hdfs.layout import Entry, Found, block_for, encode_copies, encode_footer
-from safekeeper.backends.hdfs.store import Segment, Store
+from safekeeper.backends.hdfs.segments import Segment
+from safekeeper.backends.hdfs.store import Store
 from safekeeper.backends.hdfs.writer import Writer
-from safekeeper.backends.log.format import BLOCK, check_value, encode_record_head, encode_segment_head, padding
+from safekeeper.backends.shared.records import BLOCK, check_value, encode_record_head, encode_segment_head, padding
 from safekeeper.errors import SafekeeperError
 
 _MANY_SMALL: Final = 8

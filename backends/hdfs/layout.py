@@ -31,13 +31,13 @@ from typing import Final, NamedTuple
 
 import xxhash
 
-from safekeeper.backends.log.format import (
+from safekeeper.backends.shared.records import (
     BLOCK,
-    GRAVE_FLAG,
     MOVED,
     RECORD,
     RECORDS,
     SEGMENT_HEAD,
+    TOMBSTONE_FLAG,
     VERSION,
     BlockHeader,
     check_value,
@@ -247,7 +247,7 @@ class Scanner:
                 raise self._damaged(start + position)
             if check_value(record[head.value_start : head.value_start + head.value_size]) != head.value_check:
                 raise self._damaged(start + position)
-            grave = bool(head.flags & GRAVE_FLAG)
+            grave = bool(head.flags & TOMBSTONE_FLAG)
             entry = Entry(head.sequence, head.epoch, self._file_id, start + position, head.size, header.kind, grave)
             found.append(Found(id[0].decode(), id[1], entry))
             position += head.size
@@ -279,7 +279,7 @@ class Scanner:
         if head is None or id is None:
             raise self._damaged(start + position)
         value = bytes(record[head.value_start : head.value_start + head.value_size])
-        grave = bool(head.flags & GRAVE_FLAG)
+        grave = bool(head.flags & TOMBSTONE_FLAG)
         if check_value(value) != head.value_check or (not grave and len(value) != _PLACE.size):
             raise self._damaged(start + position)
         offset, size, kind = (0, head.value_start, RECORDS) if grave else _PLACE.unpack(value)

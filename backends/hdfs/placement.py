@@ -8,7 +8,7 @@
                 turn.written_to(stream.pipeline())
 
 `placement=hdfs` leaves everything to the NameNode (`StockPlacement`); `placement=peace` asks a coordinator
-(`safekeeper.backends.hdfs.peace_client`).
+(`safekeeper.backends.hdfs.peace.client`).
 """
 
 from __future__ import annotations

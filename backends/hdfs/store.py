@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from copy import copy
 from threading import Lock
 from typing import Final, TypeVar
 
 from safekeeper.backend import CheckpointId
 from safekeeper.backends.hdfs.chunks import read_chunks
-from safekeeper.backends.hdfs.client import Client, FileStatus, InputStream
+from safekeeper.backends.hdfs.client import Client, FileStatus
+from safekeeper.backends.hdfs.errors import Missing
 from safekeeper.backends.hdfs.index import Index
-from safekeeper.backends.hdfs.layout import Entry, Found, Head, Scanner, open_record
+from safekeeper.backends.hdfs.layout import Entry, Head, open_record
 from safekeeper.backends.hdfs.options import HdfsOptions, Place, settings_of
-from safekeeper.backends.hdfs.trouble import Missing
-from safekeeper.backends.server_clock import now
+from safekeeper.backends.hdfs.segments import Segment
+from safekeeper.backends.shared.server_clock import now
 from safekeeper.errors import Closed, Corruption, Unavailable
 
 _RUN_BYTES: Final = 4 << 20  # read at once at most, unless one record is larger
@@ -30,76 +30,6 @@ _TRIES: Final = 5  # how often files may vanish under a reader before it gives u
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class Segment:
-    """A segment file and how far it is known."""
-
-    def __init__(self, client: Client, path: str, file_id: int) -> None:
-        self.path = path
-        self.file_id = file_id
-        self.complete = False
-        """Whether all of it is in the index and nothing will be added."""
-        self.size = 0
-        """Its bytes, as far as they are known."""
-        self.records = 0
-        """How many it has, replaced ones too."""
-        self.lowest = 0
-        """The lowest sequence of what is newest in it of each id; 0 if nothing is known of it yet."""
-        self._client = client
-        self._lock = Lock()
-        self._stream: InputStream | None = None
-        self._scanner = Scanner(path, file_id)
-
-    def unread(self) -> Segment:
-        """The same file, of which nothing is known yet."""
-        return Segment(self._client, self.path, self.file_id)
-
-    def load(self, status: FileStatus) -> list[Found]:
-        """What is new in it since the last time. Where this raises, nothing has changed: the next time finds it all."""
-        # A stream that was opened earlier sees no more of an open file than then.
-        stream = self._open_again() if status.is_open else self._opened(status.length)
-        scanner, found = copy(self._scanner), None
-        if not status.is_open and not scanner.end:
-            found = scanner.read_contents(stream.read, stream.length)
-        if found is None:
-            found = list(scanner.scan(stream.read, stream.length))
-        self._scanner = scanner
-        self.size, self.records, self.complete = stream.length, scanner.records, not status.is_open
-        lowest = min((each.entry.sequence for each in found), default=self.lowest)
-        self.lowest = min(self.lowest, lowest) or lowest
-        return found
-
-    def _open_again(self) -> InputStream:
-        try:
-            self._stream = self._client.open(self.path, is_open=True)
-        except Missing:
-            raise
-        except Unavailable:
-            # Its DataNodes are away, or were started again after its writer died: then nobody can read it before HDFS
-            # has taken it from that writer, which it does after a minute if somebody asks, else after 20.
-            self._client.nudge(self.path)
-            raise
-        return self._stream
-
-    def contents(self) -> list[Found]:
-        """All that is newest in a complete segment, read anew."""
-        stream = self._opened(self.size)
-        scanner = Scanner(self.path, self.file_id)
-        found = scanner.read_contents(stream.read, stream.length)
-        return list(scanner.scan(stream.read, stream.length)) if found is None else found
-
-    def read(self, offset: int, size: int) -> bytes:
-        """The bytes of records that the index knows of."""
-        return self._opened(offset + size).read(offset, size)
-
-    def _opened(self, length: int) -> InputStream:
-        """A stream that reaches to *length* if the file does: one that was opened earlier may see less of it."""
-        with self._lock:
-            if self._stream is None or self._stream.length < length:
-                # The old one is not closed: others may be reading from it, and between two reads it holds nothing.
-                self._stream = self._client.open(self.path)
-            return self._stream
 
 
 class Store:

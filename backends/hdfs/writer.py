@@ -32,11 +32,11 @@ from safekeeper.backend import Batch
 from safekeeper.backends.hdfs.chunks import ChunkFiles, R, T, remove_chunks, write_chunks
 from safekeeper.backends.hdfs.client import Client
 from safekeeper.backends.hdfs.layout import Entry, Head, Piece
-from safekeeper.backends.hdfs.open_segment import OpenSegment
 from safekeeper.backends.hdfs.placement import Placement
+from safekeeper.backends.hdfs.segments import OpenSegment
 from safekeeper.backends.hdfs.store import Store
-from safekeeper.backends.log.format import check_value
-from safekeeper.backends.server_clock import Clock, Reading, now
+from safekeeper.backends.shared.records import check_value
+from safekeeper.backends.shared.server_clock import Clock, Reading, now
 from safekeeper.errors import Closed, SafekeeperError, Unavailable
 
 _MOST_BYTES: Final = 16 << 20  # of batches in one sync; a larger batch goes alone

@@ -9,8 +9,8 @@ from safekeeper.backends.log.appender import Appender
 from safekeeper.backends.log.claim import claiming, is_abandoned
 from safekeeper.backends.log.compaction import MANY_SMALL, Compactor, Pace, is_worth_a_pass
 from safekeeper.backends.log.root import Root
-from safekeeper.backends.log.store import Store
 from safekeeper.backends.log.writer import Writer
+from safekeeper.backends.log.writer_folder import Store
 from safekeeper.errors import Conflict, Unavailable
 
 

@@ -13,19 +13,20 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from safekeeper.backends.local import os_errors_as_unavailable
 from safekeeper.backends.log.blocks import Block, ColumnBlock, RecordBlock
 from safekeeper.backends.log.claim import Seat, claiming, give_back, release, take_over, take_seat
 from safekeeper.backends.log.files import Buffer
-from safekeeper.backends.log.format import MAX_OFFSET, SEGMENT_HEAD, Entry, encode_segment_head
-from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.index import Index
 from safekeeper.backends.log.index_file import IndexTable
+from safekeeper.backends.log.location import MAX_OFFSET
 from safekeeper.backends.log.manifest import Manifest, SegmentEntry
 from safekeeper.backends.log.recovery import State, load
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.segment import Segment
-from safekeeper.backends.log.store import Store
+from safekeeper.backends.log.writer_folder import Store
+from safekeeper.backends.log.writer_status import Head
+from safekeeper.backends.shared.local_files import os_errors_as_unavailable
+from safekeeper.backends.shared.records import SEGMENT_HEAD, NewRecord, encode_segment_head
 from safekeeper.columns import Columns
 from safekeeper.errors import Closed, Conflict, TooLarge, Unavailable
 
@@ -143,7 +144,7 @@ class Appender:
 
     # --- appending ----------------------------------------------------------------------------------------------------
 
-    def append(self, entries: list[Entry], columns: list[Columns]) -> float:
+    def append(self, entries: list[NewRecord], columns: list[Columns]) -> float:
         """Append *entries* as one block and each of *columns* as one, durable with `sync=always`, for readers to see.
 
         It returns how many seconds the sync took.
@@ -157,7 +158,7 @@ class Appender:
             self.check_not_fenced(error)
             raise
 
-    def _append(self, entries: list[Entry], columns: list[Columns]) -> float:
+    def _append(self, entries: list[NewRecord], columns: list[Columns]) -> float:
         blocks = self._encode(entries, columns)
         size = sum([block.size for block in blocks])
         if size > MAX_OFFSET:
@@ -191,7 +192,7 @@ class Appender:
             self._abandon()
             raise Conflict(f"{self.folder} was taken over by another process: write again to go on") from cause
 
-    def _encode(self, entries: list[Entry], columns: list[Columns]) -> list[Block]:
+    def _encode(self, entries: list[NewRecord], columns: list[Columns]) -> list[Block]:
         # Chosen after all that others have chosen, and said before it is written: see "Several writers" in the docs.
         self._head.choose()
         self._given = max(self._given, self._root.highest_beside(self._store))

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from safekeeper.backend import Batch
-from safekeeper.backends.log.columnar import encode_columns, split_column
+from safekeeper.backends.log.column_block import encode_columns, split_column
 from safekeeper.backends.log.files import Buffer
-from safekeeper.backends.log.format import (
+from safekeeper.backends.log.location import TOMBSTONE_BIT, location_of
+from safekeeper.backends.log.recovery import State
+from safekeeper.backends.log.scan import row_places
+from safekeeper.backends.shared.records import (
     BLOCK,
     COLUMNS,
-    GRAVE_BIT,
     RECORDS,
-    Entry,
+    NewRecord,
     check_value,
     encode_block,
     encode_records,
-    place_of,
 )
-from safekeeper.backends.log.recovery import State
-from safekeeper.backends.log.scan import row_places
 from safekeeper.columns import Columns
 
 
@@ -26,7 +25,7 @@ class RecordBlock:
 
     __slots__ = ("_entries", "_epoch", "_payload", "_sequence", "_starts", "count", "size")
 
-    def __init__(self, entries: list[Entry], sequence: int, epoch: int) -> None:
+    def __init__(self, entries: list[NewRecord], sequence: int, epoch: int) -> None:
         self._entries, self._sequence, self._epoch = entries, sequence, epoch
         self._payload, self._starts, length = encode_records(entries, sequence, epoch)
         self.size = BLOCK.size + length
@@ -41,10 +40,10 @@ class RecordBlock:
     def install(self, state: State, segment: int, offset: int) -> None:
         """Let the index know where the records are."""
         counts, put = state.counts[segment], state.index.put
-        first = place_of(segment, offset + BLOCK.size)
+        first = location_of(segment, offset + BLOCK.size)
         for (group, _, key, value, _), start in zip(self._entries, self._starts, strict=True):
             if value is None:
-                put(group, key, first + (start >> 3) | GRAVE_BIT)
+                put(group, key, first + (start >> 3) | TOMBSTONE_BIT)
                 counts.graves += 1
             else:
                 put(group, key, first + (start >> 3))
@@ -71,7 +70,7 @@ class ColumnBlock:
     def install(self, state: State, segment: int, offset: int) -> None:
         """Let the index know where the rows are."""
         keys = split_column(self._columns.keys.data, self._columns.keys.offsets)
-        places = row_places(place_of(segment, offset), len(keys))
+        places = row_places(location_of(segment, offset), len(keys))
         state.index.put_many(self._columns.group, zip(keys, places, strict=True))
         state.counts[segment].puts += len(keys)
 
@@ -79,7 +78,7 @@ class ColumnBlock:
 Block = RecordBlock | ColumnBlock
 
 
-def entries_of(batch: Batch) -> list[Entry]:
+def entries_of(batch: Batch) -> list[NewRecord]:
     """What a batch of single operations puts into records. It needs no sequence, so callers can do it in parallel."""
     if batch.columns is not None:
         return []

@@ -24,9 +24,9 @@ from threading import RLock
 from typing import Final, Self
 
 from safekeeper.backends.log.files import Files
-from safekeeper.backends.log.format import VERSION
-from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.manifest import is_of_single_writer
+from safekeeper.backends.log.writer_status import Head
+from safekeeper.backends.shared.records import VERSION
 from safekeeper.errors import Conflict, Unavailable
 
 _CLAIM: Final = "claim"

@@ -19,23 +19,16 @@ from typing import Final
 import numpy as np
 
 from safekeeper.backends.log.appender import Appender
-from safekeeper.backends.log.elsewhere import Elsewhere, compare
-from safekeeper.backends.log.format import (
-    BLOCK,
-    GRAVE_BIT,
-    MOVED,
-    SEGMENT_HEAD,
-    encode_block,
-    place_of,
-    segment_of,
-)
 from safekeeper.backends.log.index_file import IndexTable, open_index_file
+from safekeeper.backends.log.liveness import Elsewhere, compare
+from safekeeper.backends.log.location import TOMBSTONE_BIT, location_of, segment_of
 from safekeeper.backends.log.manifest import IndexEntry, Manifest, SegmentEntry
 from safekeeper.backends.log.recovery import Counts, State
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.segment import Segment
-from safekeeper.backends.log.store import SMALL_SHARE, Store
 from safekeeper.backends.log.writer import Writer
+from safekeeper.backends.log.writer_folder import SMALL_SHARE, Store
+from safekeeper.backends.shared.records import BLOCK, MOVED, SEGMENT_HEAD, encode_block
 from safekeeper.errors import Corruption
 
 MANY_SMALL: Final = 8
@@ -195,7 +188,7 @@ def _indexed(entry: SegmentEntry, known: dict[int, SegmentEntry]) -> SegmentEntr
 def _occupancies(entries: list[SegmentEntry], table: IndexTable, elsewhere: Elsewhere) -> list[Occupancy]:
     base = min((entry.number for entry in entries), default=0)
     numbers = (table.places >> np.uint64(34)).astype(np.int64) - base
-    graves = (table.places & np.uint64(GRAVE_BIT)) != 0
+    graves = (table.places & np.uint64(TOMBSTONE_BIT)) != 0
     size = max((entry.number for entry in entries), default=0) - base + 1
     chosen = (~graves, graves, ~graves & elsewhere.replaced, graves & elsewhere.hiding & ~elsewhere.replaced)
     counts = np.stack([np.bincount(numbers[mask], minlength=size) for mask in chosen]).T.tolist()
@@ -264,7 +257,7 @@ class _Copy:
             with self._store.pinned([number]) as segments:  # one at a time: there may be more than a process may open
                 for at in entries:
                     place = int(table.places[at])
-                    grave = bool(place & GRAVE_BIT or elsewhere.replaced[at])
+                    grave = bool(place & TOMBSTONE_BIT or elsewhere.replaced[at])
                     segment = segments[number]
                     record, sequence = segment.read_as_grave(place) if grave else segment.read_record(place)
                     if grave and not needed[at] and (oldest_dirty is None or sequence < oldest_dirty):
@@ -281,7 +274,7 @@ class _Copy:
             self.made.append(self._store.folder / entry.file_name)
             self._end, self._counts = SEGMENT_HEAD.size, Counts()
             self._lowest = self._highest = sequence
-        place = place_of(self.entries[-1].number, self._end + BLOCK.size + self._size)
+        place = location_of(self.entries[-1].number, self._end + BLOCK.size + self._size)
         self._lowest, self._highest = min(self._lowest, sequence), max(self._highest, sequence)
         self._counts.puts += not grave
         self._counts.graves += grave
@@ -291,7 +284,7 @@ class _Copy:
             self._write_block()
             if self._end >= self._store.options.segment:
                 self._seal()
-        return place | GRAVE_BIT if grave else place
+        return place | TOMBSTONE_BIT if grave else place
 
     def _write_block(self) -> None:
         if not self._records:

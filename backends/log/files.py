@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from safekeeper.backends import local
+from safekeeper.backends.shared import local_files
 
 Buffer = bytes | bytearray | memoryview
 
@@ -19,7 +19,7 @@ class Files:
 
     def make_folder(self, path: Path) -> None:
         """Create a folder and its missing parents, durable. One that exists is not an error."""
-        local.make_folder(path)
+        local_files.make_folder(path)
 
     def create(self, path: Path) -> int:
         """Create a file that must not exist and open it for reading and writing. Its name is not yet durable."""
@@ -52,7 +52,7 @@ class Files:
 
     def sync_folder(self, path: Path) -> None:
         """Make the names in a folder durable."""
-        local.sync_folder(path)
+        local_files.sync_folder(path)
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename over what is there. Not yet durable."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from safekeeper.backends.log.format import GRAVE_BIT
 from safekeeper.backends.log.index_file import IndexTable
+from safekeeper.backends.log.location import TOMBSTONE_BIT
 
 Places = dict[str, dict[bytes, int]]
 """Places by group and key; that of a grave says that the id was deleted."""
@@ -35,7 +35,7 @@ class Index:
     def find(self, group: str, key: bytes) -> int:
         """The place of an id's value, 0 if it has none."""
         place = self.find_last(group, key)
-        return 0 if place & GRAVE_BIT else place
+        return 0 if place & TOMBSTONE_BIT else place
 
     def find_last(self, group: str, key: bytes) -> int:
         """The place of the last record of an id, which may be a grave; 0 if there is none."""

@@ -24,8 +24,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from safekeeper.backends.log.files import Buffer, Files
-from safekeeper.backends.log.format import GRAVE_BIT, VERSION
+from safekeeper.backends.log.location import TOMBSTONE_BIT
 from safekeeper.backends.log.manifest import IndexEntry
+from safekeeper.backends.shared.records import VERSION
 
 U64 = NDArray[np.uint64]
 Changes = Mapping[str, Mapping[bytes, int]]
@@ -87,7 +88,7 @@ class IndexTable:
 
     def live_places(self, group: str, new: Iterable[bytes]) -> list[int]:
         """The places of a group's values, but for those whose keys are in *new*."""
-        return [place for place in self.last_places(group, new) if not place & GRAVE_BIT]
+        return [place for place in self.last_places(group, new) if not place & TOMBSTONE_BIT]
 
     def last_places(self, group: str, new: Iterable[bytes]) -> list[int]:
         """The places of a group's last records, graves among them, but for those whose keys are in *new*."""

@@ -17,7 +17,7 @@ from typing import Final
 import xxhash
 
 from safekeeper.backends.log.files import Files
-from safekeeper.backends.log.format import SEGMENT_HEAD
+from safekeeper.backends.shared.records import SEGMENT_HEAD
 from safekeeper.errors import Corruption
 
 NAME: Final = "manifest"

@@ -11,13 +11,13 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from safekeeper.backends.log.format import SEGMENT_HEAD
-from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.index import Index
 from safekeeper.backends.log.index_file import IndexTable, open_index_file
 from safekeeper.backends.log.manifest import NAME, Manifest, SegmentEntry, load_manifest
 from safekeeper.backends.log.scan import Found, Scan, blocks_behind, scan
 from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.log.writer_status import Head
+from safekeeper.backends.shared.records import SEGMENT_HEAD
 from safekeeper.errors import Corruption
 
 

@@ -17,9 +17,9 @@ from typing import TypeVar
 from safekeeper.backend import CheckpointId, Stats
 from safekeeper.backends.log.claim import Claims, writer_folders
 from safekeeper.backends.log.files import Files
-from safekeeper.backends.log.format import GRAVE_BIT, segment_of
+from safekeeper.backends.log.location import TOMBSTONE_BIT, segment_of
 from safekeeper.backends.log.options import LogOptions
-from safekeeper.backends.log.store import GroupView, IdView, Store, View
+from safekeeper.backends.log.writer_folder import GroupView, IdView, Store, View
 from safekeeper.errors import Closed, Corruption
 
 V = TypeVar("V", bound=View)
@@ -249,7 +249,7 @@ def _newest_value(id: CheckpointId, at: int, views: Iterable[IdView]) -> bytes |
         return None
     newest = known[0] if len(known) == 1 else max(known, key=lambda view: view.stamp(view.places[at]))
     place = newest.places[at]
-    if place & GRAVE_BIT:
+    if place & TOMBSTONE_BIT:
         return None
     return newest.segments[segment_of(place)].read_value(place, id.group.encode(), id.key)
 
@@ -262,5 +262,5 @@ def _newest_keys(views: Iterable[GroupView]) -> Iterator[bytes]:
             known.setdefault(key, []).append((view, place))
     for key, records in known.items():
         _, place = records[0] if len(records) == 1 else max(records, key=lambda record: record[0].stamp(record[1]))
-        if not place & GRAVE_BIT:
+        if not place & TOMBSTONE_BIT:
             yield key

@@ -14,13 +14,14 @@ from pathlib import Path
 
 from safekeeper.backend import CheckpointId, Damage, Intact
 from safekeeper.backends.log.claim import writer_folders
-from safekeeper.backends.log.format import COLUMNS, GRAVE_BIT, SEGMENT_HEAD, place_of
-from safekeeper.backends.log.head import Head
+from safekeeper.backends.log.location import TOMBSTONE_BIT, location_of
 from safekeeper.backends.log.manifest import SegmentEntry, first_line
 from safekeeper.backends.log.recovery import find_manifest
 from safekeeper.backends.log.scan import row_places, whole_ids
 from safekeeper.backends.log.segment import Segment
 from safekeeper.backends.log.verify import BadBlock, damage_of, walk
+from safekeeper.backends.log.writer_status import Head
+from safekeeper.backends.shared.records import COLUMNS, SEGMENT_HEAD
 from safekeeper.errors import Corruption, Unavailable
 
 
@@ -66,7 +67,7 @@ class Salvage:
             yield from self._folder(folder)
         by_segment: dict[Segment, list[tuple[CheckpointId, int]]] = {}
         for (group, key), last in self._last.items():
-            if not last.place & GRAVE_BIT:
+            if not last.place & TOMBSTONE_BIT:
                 by_segment.setdefault(last.segment, []).append((CheckpointId(group.decode(), key), last.place))
         for segment, puts in by_segment.items():
             with _opened(segment):
@@ -108,9 +109,9 @@ class Salvage:
             yield Damage(where, "no whole block: ids that cannot be told are lost, or have an older value")
             return
         if header.kind == COLUMNS:
-            places = list(row_places(place_of(segment.number, bad.offset), header.records))
+            places = list(row_places(location_of(segment.number, bad.offset), header.records))
         else:
-            block = place_of(segment.number, bad.offset)
+            block = location_of(segment.number, bad.offset)
             places = [block + (start >> 3) | grave for start, grave in whole_ids(bad.raw, header)]
         lost = header.records - len(places)
         for place in places:

@@ -15,25 +15,23 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from safekeeper.backends.log import columnar
-from safekeeper.backends.log.format import (
+from safekeeper.backends.log import column_block
+from safekeeper.backends.log.location import ROW_BIT, TOMBSTONE_BIT, location_of
+from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.shared.records import (
     BLOCK,
     BLOCK_MARK,
     COLUMNS,
-    GRAVE_BIT,
-    GRAVE_FLAG,
     MOVED,
     RECORD,
-    ROW_BIT,
+    TOMBSTONE_FLAG,
     BlockHeader,
     block_seeds,
     check_value,
     decode_block,
     decode_record_head,
-    place_of,
     verified_id,
 )
-from safekeeper.backends.log.segment import Segment
 
 _WINDOW: Final = 1 << 20
 _FIRST_WINDOW: Final = 64 << 10  # a reader that catches up has little to read
@@ -77,7 +75,7 @@ class Found:
 
     def graves(self) -> int:
         """How many of them are deletes."""
-        return int(np.count_nonzero(np.array(self.places, np.uint64) & np.uint64(GRAVE_BIT)))
+        return int(np.count_nonzero(np.array(self.places, np.uint64) & np.uint64(TOMBSTONE_BIT)))
 
     def in_order(self) -> Found:
         """The same records by sequence; of those with one sequence, the later one stays the later."""
@@ -152,7 +150,7 @@ class _Window:
     def __init__(self, segment: Segment, offset: int, size: int) -> None:
         self.data = segment.read(size, offset)
         self._words = np.frombuffer(self.data, "<u8", len(self.data) // 8)
-        self._place = place_of(segment.number, offset)
+        self._place = location_of(segment.number, offset)
         searched = min(len(self.data), _WINDOW)  # a larger window is for the one block that it begins with
         marks = np.frombuffer(self.data, "<u4", searched // 8 * 2)[2::2]  # 8 bytes behind the start of a header
         units = np.flatnonzero(marks == BLOCK_MARK)
@@ -192,7 +190,7 @@ class _Window:
         """The same for the block of columns *at*."""
         start, end = int(self.starts[at]), int(self.ends[at])
         header = BlockHeader(*self.headers[at].tolist()[2:])
-        columns = columnar.decode_columns(memoryview(self.data)[start:end], header)
+        columns = column_block.decode_columns(memoryview(self.data)[start:end], header)
         if columns is None:
             return False
         group, keys = columns
@@ -220,7 +218,7 @@ class _Window:
         if bad.any():
             last = int(owners[_first(bad)])
         count = int(np.searchsorted(owners, last))
-        places = self._place + positions // 8 | np.where(heads["flags"] & GRAVE_FLAG, GRAVE_BIT, 0)
+        places = self._place + positions // 8 | np.where(heads["flags"] & TOMBSTONE_FLAG, TOMBSTONE_BIT, 0)
         found.groups += [data[start:end] for start, end in zip(groups[:count], keys, strict=False)]
         found.keys += [data[start:end] for start, end in zip(keys[:count], values, strict=False)]
         found.places += places[:count].tolist()
@@ -276,8 +274,8 @@ def _first(mask: NDArray[np.bool_]) -> int:
 
 def row_places(block: int, count: int) -> range:
     """The places of the rows of a block of columns whose own place is *block*."""
-    first = block + columnar.ROWS_START // 8 | ROW_BIT
-    step = columnar.ROW_SIZE // 8
+    first = block + column_block.ROWS_START // 8 | ROW_BIT
+    step = column_block.ROW_SIZE // 8
     return range(first, first + count * step, step)
 
 
@@ -300,14 +298,14 @@ def damaged_records(block: bytes, header: BlockHeader) -> Iterator[tuple[int, tu
 
 
 def whole_ids(block: bytes, header: BlockHeader) -> Iterator[tuple[int, int]]:
-    """The records of a block that fails whose ids are whole: where each starts, and GRAVE_BIT if it is a delete."""
+    """The records of a block that fails whose ids are whole: where each starts, and TOMBSTONE_BIT if it is a delete."""
     position = BLOCK.size
     for _ in range(header.records):
         raw = block[position:]
         head = decode_record_head(raw)
         if head is None or verified_id(head, raw) is None:
             return
-        yield position, GRAVE_BIT if head.flags & GRAVE_FLAG else 0
+        yield position, TOMBSTONE_BIT if head.flags & TOMBSTONE_FLAG else 0
         position += head.size
 
 

@@ -6,20 +6,19 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
-from safekeeper.backends.log import columnar
-from safekeeper.backends.log.format import (
-    ROW_BIT,
+from safekeeper.backends.log import column_block
+from safekeeper.backends.log.location import ROW_BIT, offset_of
+from safekeeper.backends.log.manifest import SegmentEntry
+from safekeeper.backends.shared.records import (
     SEGMENT_HEAD,
     RecordHead,
     check_value,
     decode_record_head,
     encode_record_head,
     encode_segment_head,
-    offset_of,
     padding,
     verified_id,
 )
-from safekeeper.backends.log.manifest import SegmentEntry
 from safekeeper.errors import Corruption
 
 _FIRST_READ = 4096  # the head and the id of nearly every record, and all of a small one
@@ -118,8 +117,8 @@ class Segment:
         record = encode_record_head(sequence, epoch, group, key, None, check_value(None))
         return record + padding(len(record)), sequence
 
-    def _read_row(self, place: int) -> columnar.Row:
-        return columnar.read_row(self.read, offset_of(place), self.nonce) or self.corrupt(place)
+    def _read_row(self, place: int) -> column_block.Row:
+        return column_block.read_row(self.read, offset_of(place), self.nonce) or self.corrupt(place)
 
     def _read_head(self, place: int) -> tuple[RecordHead, tuple[bytes, bytes], bytes]:
         """A record's head and id, verified, and its first bytes."""

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from safekeeper.backend import CheckpointId, Damage
 from safekeeper.backends.log.claim import writer_folders
-from safekeeper.backends.log.format import BLOCK, COLUMNS, SEGMENT_HEAD, BlockHeader, decode_block
-from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.index_file import open_index_file
 from safekeeper.backends.log.manifest import IndexEntry, SegmentEntry, load_manifest
 from safekeeper.backends.log.recovery import find_manifest
 from safekeeper.backends.log.scan import Found, blocks_behind, damaged_records, scan
 from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.log.writer_status import Head
+from safekeeper.backends.shared.records import BLOCK, COLUMNS, SEGMENT_HEAD, BlockHeader, decode_block
 from safekeeper.errors import Corruption
 
 

@@ -14,10 +14,10 @@ from threading import Lock
 from typing import Final
 
 from safekeeper.backend import Batch, Receipt, Survives
-from safekeeper.backends.local import unavailable
 from safekeeper.backends.log.appender import Appender
 from safekeeper.backends.log.blocks import entries_of
-from safekeeper.backends.log.format import Entry
+from safekeeper.backends.shared.local_files import unavailable
+from safekeeper.backends.shared.records import NewRecord
 from safekeeper.columns import Columns
 from safekeeper.errors import SafekeeperError, Unavailable
 
@@ -30,7 +30,7 @@ class _Group:
     __slots__ = ("columns", "entries", "gates", "nbytes", "outcome")
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[NewRecord] = []
         self.columns: list[Columns] = []
         self.nbytes = 0
         self.gates: list[Lock] = []  # one a member, locked until the group is appended; the leader's is not used

@@ -12,8 +12,3 @@ A user needs `+@read +@write +@transaction +@scripting`, in a cluster `+info +cl
 +waitaof` for `replicas=` and `aof=`. Whoever lacks `+info +config|get` gets a store that declares nothing, and whoever
 lacks `+info` does not find out that the server throws data away.
 """
-
-from safekeeper.backends.redis.backend import RedisBackend
-from safekeeper.backends.redis.options import RedisOptions
-
-__all__ = ["RedisBackend", "RedisOptions"]

@@ -17,7 +17,7 @@ import struct
 from dataclasses import dataclass
 from functools import lru_cache
 
-from safekeeper.backends.checked import check, checksum, damaged, seed_of
+from safekeeper.backends.shared.checksums import check, checksum, damaged, seed_of
 
 BUCKETS = 256
 

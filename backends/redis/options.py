@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from redis import connection as driver
+from redis import connection
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -90,7 +90,7 @@ def parse(url: Url, options: RedisOptions) -> tuple[Address, Connect]:
         "protocol": 2,
     }
     if url.scheme == "redis+unix":
-        cls: Any = driver.UnixDomainSocketConnection
+        cls: Any = connection.UnixDomainSocketConnection
         return Address(url.local_path()), lambda to: _quiet(cls(path=to.host, db=options.db, **settings))
     if not url.host:
         raise BadUrl(f"{url} names no host: write {url.scheme}://127.0.0.1:6379/0")
@@ -100,7 +100,7 @@ def parse(url: Url, options: RedisOptions) -> tuple[Address, Connect]:
         for name, path in files.items():
             if path is not None and not os.path.isfile(path):
                 raise BadUrl(f"{name}={path}: there is no such file")
-        cls = driver.SSLConnection
+        cls = connection.SSLConnection
         settings |= {
             "ssl_ca_certs": options.ca_file,
             "ssl_certfile": options.cert_file,
@@ -111,15 +111,15 @@ def parse(url: Url, options: RedisOptions) -> tuple[Address, Connect]:
     elif any(files.values()) or not options.verify:
         raise BadUrl(f"{url} has options for TLS: write rediss:// in front of them")
     else:
-        cls = driver.Connection
+        cls = connection.Connection
     address = Address(url.host, 6379 if url.port is None else url.port)
     return address, lambda to: _quiet(cls(host=to.host, port=to.port, **settings))
 
 
-def _quiet(connection: Any) -> Wire:
+def _quiet(made: Any) -> Wire:
     """Keep the driver from introducing itself: it would swallow the answer of a server that lets nobody in."""
-    connection.driver_info = connection.lib_name = connection.lib_version = None
-    return connection  # type: ignore[no-any-return]
+    made.driver_info = made.lib_name = made.lib_version = None
+    return made  # type: ignore[no-any-return]
 
 
 def _database(url: Url, options: RedisOptions) -> int:

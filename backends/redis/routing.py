@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from redis import exceptions as driver
+from redis import exceptions
 from redis.crc import key_slot
 
+from safekeeper.backends.redis.errors import code_of, explain
 from safekeeper.backends.redis.layout import BUCKETS, group_list
 from safekeeper.backends.redis.options import Address, Connect, RedisOptions
 from safekeeper.backends.redis.server import Command, Facts, Link, Node
-from safekeeper.backends.redis.trouble import code_of, explain
 from safekeeper.errors import Unavailable
 
 ELSEWHERE = frozenset({"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"})
@@ -95,9 +95,9 @@ class Router:
             for node, indexes in self._by_node(requests, waiting).items():
                 try:
                     got = _exchange(node, [requests[i] for i in indexes], any(waiting[i] for i in indexes))
-                except driver.RedisError as error:
+                except exceptions.RedisError as error:
                     breaks += 1
-                    if breaks > 1 or isinstance(error, driver.TimeoutError):
+                    if breaks > 1 or isinstance(error, exceptions.TimeoutError):
                         raise explain(node.address, error) from error
                     again |= {i: waiting[i] for i in indexes}
                     continue
@@ -142,7 +142,7 @@ class Router:
             try:
                 with node.link() as link:
                     (slots,) = link.call([(b"CLUSTER", b"SLOTS")])
-            except (driver.RedisError, Unavailable) as error:
+            except (exceptions.RedisError, Unavailable) as error:
                 problem = error
                 continue
             if isinstance(slots, Exception):

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from redis import exceptions as driver
+from redis import exceptions
 
 from safekeeper.backend import Survives
-from safekeeper.backends.idle import Idle
+from safekeeper.backends.redis.errors import Misconfigured, code_of, explain_connecting
 from safekeeper.backends.redis.options import Address, Connect, Wire
-from safekeeper.backends.redis.trouble import Misconfigured, code_of, explain_connecting
+from safekeeper.backends.shared.connection_pool import Idle
 from safekeeper.errors import Unavailable
 
 Command = Sequence[bytes | memoryview]
@@ -106,7 +106,7 @@ class Link:
         try:
             connection.connect()
             self.facts = self._ask()
-        except driver.RedisError as error:
+        except exceptions.RedisError as error:
             connection.disconnect()
             raise explain_connecting(address, error) from error
         except Unavailable:
@@ -147,9 +147,9 @@ class Link:
         while self._unanswered:
             try:
                 answers.append(self._connection.read_response())
-            except driver.ResponseError as error:
+            except exceptions.ResponseError as error:
                 answers.append(error)
-                self.demoted |= isinstance(error, driver.ReadOnlyError)
+                self.demoted |= isinstance(error, exceptions.ReadOnlyError)
             self._unanswered -= 1
         return answers
 
@@ -168,7 +168,7 @@ class Link:
                 return False
             if idle > _UNTOUCHED_FOR:
                 self.call([(b"PING",)])
-        except driver.RedisError:
+        except exceptions.RedisError:
             return False
         return True
 

@@ -10,15 +10,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from redis import exceptions as driver
+from redis import exceptions
 
 from safekeeper.backend import Batch, Survives
+from safekeeper.backends.redis.errors import code_of, explain
 from safekeeper.backends.redis.layout import lease_name
 from safekeeper.backends.redis.options import RedisOptions
 from safekeeper.backends.redis.routing import ELSEWHERE, Router
 from safekeeper.backends.redis.server import Command, Lease, Link, Node
 from safekeeper.backends.redis.transaction import LATE, LOAD_SCRIPTS, Change, changes, windows
-from safekeeper.backends.redis.trouble import code_of, explain
 from safekeeper.errors import Unavailable
 
 _BY_SCRIPT_BYTES = 4 * 1024
@@ -98,7 +98,7 @@ class Writer:
                     lane.send()
                 for lane in lanes:
                     lane.receive()
-            except driver.RedisError as error:
+            except exceptions.RedisError as error:
                 broken = [lane for lane in lanes if not lane.link.is_clean]
                 settled = [lane.settle(error) for lane in broken]
                 if not all(settled):
@@ -137,10 +137,10 @@ class _Lane:
                     change.parts = ()
             bringing = False
             self._get_lease()
-        except driver.RedisError as error:
+        except exceptions.RedisError as error:
             # A connection that was idle may be gone: then nothing is sent, and the next one is new. But parts that may
             # still be on their way must not be sent again under the same name: they would expire under their head.
-            if bringing or type(error) is not driver.ConnectionError:
+            if bringing or type(error) is not exceptions.ConnectionError:
                 raise explain(self.node.address, error) from error
 
     def _get_lease(self) -> None:
@@ -248,7 +248,7 @@ class _Lane:
                 yield follow_up
             start += size
 
-    def settle(self, error: driver.RedisError) -> bool:
+    def settle(self, error: exceptions.RedisError) -> bool:
         """See to it that what may still be on its way is not carried out any more.
 
         Without its lease it is not. So the lease is taken away, which gives True: then it can be sent again at once. If
@@ -258,15 +258,15 @@ class _Lane:
         lease = self._lease
         if lease is None:
             return True
-        while not isinstance(error, driver.TimeoutError) and time.monotonic() < lease.gone_at:
+        while not isinstance(error, exceptions.TimeoutError) and time.monotonic() < lease.gone_at:
             try:
                 with self.node.link() as other:
                     (answer,) = other.call([(b"DEL", lease.name)])
                 if not isinstance(answer, Exception) or code_of(answer) in _LEASE_LEFT:
                     return True
-            except driver.BusyLoadingError:
+            except exceptions.BusyLoadingError:
                 return False  # the server that was to do it is no more: this one has just started
-            except (driver.RedisError, Unavailable):
+            except (exceptions.RedisError, Unavailable):
                 pass
             time.sleep(_PAUSE)
         time.sleep(max(0.0, lease.gone_at - time.monotonic()))

@@ -11,7 +11,7 @@ from typing import Any
 
 from safekeeper import Batch, CheckpointId
 from safekeeper.backends.log.files import Files
-from safekeeper.backends.log.head import Head
+from safekeeper.backends.log.writer_status import Head
 
 FILE_STEPS = ("create", "write", "write_synced", "sync", "sync_folder", "replace", "remove")
 HEAD_STEPS = ("choose", "take", "publish", "publish_generation")

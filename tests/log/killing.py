@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from safekeeper.backends.log import LogBackend, claim, shared
+from safekeeper.backends.log import claim, process
+from safekeeper.backends.log.backend import LogBackend
 
 
 def kill(store: LogBackend) -> None:
@@ -13,14 +14,14 @@ def kill(store: LogBackend) -> None:
         log._writing.appender._close_files()
         log.root.close()
         claim.release(log._writing.appender._lock_fd)
-    shared._forget_in_child()
+    process._forget_in_child()
     store._log = None
     store.close()
 
 
 def open_as_another_process(*arguments: Any) -> LogBackend:
     """A handle that shares nothing with those that were opened before, as if it were that of another process."""
-    shared._forget_in_child()
+    process._forget_in_child()
     store = LogBackend(*arguments)
     store._shared(create=True)
     return store

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from safekeeper import Batch, CheckpointId, Columns, Corruption
-from safekeeper.backends.log import LogBackend, LogOptions
+from safekeeper.backends.log.backend import LogBackend
+from safekeeper.backends.log.options import LogOptions
 
 from .layout import SegmentLayout, layout_of
 from .power import QuickFiles

@@ -22,8 +22,8 @@ MOUNTS = {
 PROGRAM = """
 import sys
 from safekeeper import Batch, CheckpointId
-from safekeeper.backends.local import file_system_type
-from safekeeper.backends.log import LogBackend
+from safekeeper.backends.shared.local_files import file_system_type
+from safekeeper.backends.log.backend import LogBackend
 from safekeeper.testing.peer import Peer
 from pathlib import Path
 
@@ -54,7 +54,7 @@ FULL = """
 import os, sys
 from pathlib import Path
 from safekeeper import Batch, CheckpointId, Unavailable
-from safekeeper.backends.log import LogBackend
+from safekeeper.backends.log.backend import LogBackend
 
 def fill(path):
     with open(path, "wb", buffering=0) as file:

@@ -9,8 +9,10 @@ from random import Random
 import pytest
 
 from safekeeper import Batch, CheckpointId, Columns
-from safekeeper.backends.log import LogBackend, LogOptions, head
+from safekeeper.backends.log import writer_status
+from safekeeper.backends.log.backend import LogBackend
 from safekeeper.backends.log.background import Background
+from safekeeper.backends.log.options import LogOptions
 
 from .killing import kill, open_as_another_process
 from .power import Disk, QuickFiles, RecordingFiles, restore
@@ -100,7 +102,7 @@ def test_a_power_cut_between_any_two_operations_loses_nothing_that_was_acknowled
     monkeypatch.setattr(Background, "due", lambda self: False)  # its passes would come at other moments each time
     source, files = tmp_path / "source", RecordingFiles()
     states = play(source, files, seed, steps=24 if LONG else 12, options=OPTIONS)
-    monkeypatch.setattr(head, "this_boot", lambda: (1, 1))  # heads may be old from now on
+    monkeypatch.setattr(writer_status, "this_boot", lambda: (1, 1))  # heads may be old from now on
     disk, done, begun = Disk(), 0, 0
     for number, operation in enumerate(files.operations):
         if operation.kind == "note":

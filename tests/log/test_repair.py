@@ -7,7 +7,7 @@ import pytest
 
 from safekeeper import Batch
 from safekeeper.backend import Damage, Intact
-from safekeeper.backends.log import LogBackend
+from safekeeper.backends.log.backend import LogBackend
 from safekeeper.testing.peer import Peer
 
 from .command import run

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from safekeeper import Batch, CheckpointId, Columns
-from safekeeper.backends.log import LogBackend, LogOptions
+from safekeeper.backends.log.backend import LogBackend
 from safekeeper.backends.log.manifest import VERSION
+from safekeeper.backends.log.options import LogOptions
 from safekeeper.testing.peer import Peer
 
 SAMPLES = Path(__file__).parent / "samples"

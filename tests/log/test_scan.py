@@ -6,21 +6,13 @@ import pytest
 import xxhash
 
 from safekeeper import Batch, CheckpointId, Columns
-from safekeeper.backends.log import LogBackend, LogOptions
-from safekeeper.backends.log.columnar import decode_columns
-from safekeeper.backends.log.format import (
-    BLOCK,
-    COLUMNS,
-    GRAVE_BIT,
-    MOVED,
-    RECORD,
-    SEGMENT_HEAD,
-    check_value,
-    decode_block,
-    place_of,
-)
+from safekeeper.backends.log.backend import LogBackend
+from safekeeper.backends.log.column_block import decode_columns
+from safekeeper.backends.log.location import TOMBSTONE_BIT, location_of
+from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.scan import row_places, scan
 from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.shared.records import BLOCK, COLUMNS, MOVED, RECORD, SEGMENT_HEAD, check_value, decode_block
 
 from .killing import kill
 from .power import QuickFiles
@@ -52,7 +44,7 @@ def step_by_step(segment, start=SEGMENT_HEAD.size, end=None, until=None):
 
 
 def records_of(block, header, segment, start):
-    place = place_of(segment.number, start)
+    place = location_of(segment.number, start)
     if header.kind == COLUMNS:
         columns = decode_columns(memoryview(block), header)
         if columns is None:
@@ -72,7 +64,7 @@ def records_of(block, header, segment, start):
             return None
         if header.kind != MOVED and (sequence, epoch) != (header.sequence, header.epoch):
             return None
-        record_place = place + at // 8 | (GRAVE_BIT if flags else 0)
+        record_place = place + at // 8 | (TOMBSTONE_BIT if flags else 0)
         found.append((block[at + RECORD.size : key_at], block[key_at:value_at], record_place, sequence))
         at = value_at + value + 7 & ~7
     return found if at == len(block) else None

@@ -21,14 +21,16 @@ import pytest
 import safekeeper
 from safekeeper import Batch, CheckpointId, Columns, Conflict, Corruption, Unavailable
 from safekeeper.backend import Damage, Scope
-from safekeeper.backends.log import LogBackend, LogOptions, recovery
+from safekeeper.backends.log import recovery
+from safekeeper.backends.log.backend import LogBackend
 from safekeeper.backends.log.background import Background
 from safekeeper.backends.log.compaction import Compactor
-from safekeeper.backends.log.format import BlockHeader
+from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.scan import blocks_behind
 from safekeeper.backends.log.segment import Segment
-from safekeeper.backends.log.store import Store
+from safekeeper.backends.log.writer_folder import Store
+from safekeeper.backends.shared.records import BlockHeader
 from safekeeper.testing.peer import PATIENCE, Peer
 
 from .command import run

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from safekeeper import Batch, CheckpointId, Columns, Unavailable
-from safekeeper.backends.log import LogBackend
+from safekeeper.backends.log.backend import LogBackend
 
 from .power import QuickFiles
 
@@ -98,7 +98,8 @@ INTERRUPTED = """
 import faulthandler, random, signal, sys, threading, time
 import safekeeper
 from safekeeper import Batch, CheckpointId
-from safekeeper.backends.log import LogBackend, LogOptions
+from safekeeper.backends.log.backend import LogBackend
+from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.files import Files
 
 class Interrupted(BaseException): pass

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from safekeeper import Batch, CheckpointId, Conflict
-from safekeeper.backends.log import LogBackend, LogOptions
+from safekeeper.backends.log.backend import LogBackend
+from safekeeper.backends.log.options import LogOptions
 from safekeeper.testing.peer import PATIENCE, Peer
 
 from .inside import steps_of_a_write, write_and_stop

@@ -18,9 +18,11 @@ import pytest
 
 import safekeeper
 from safekeeper import BadUrl, Batch, CheckpointId, Closed, Columns, Conflict, Corruption, Survives, Unavailable
-from safekeeper.backends.log import LogBackend, LogOptions, claim
+from safekeeper.backends.log import claim
+from safekeeper.backends.log.backend import LogBackend
 from safekeeper.backends.log.background import Background
 from safekeeper.backends.log.files import Files
+from safekeeper.backends.log.options import LogOptions
 from safekeeper.testing.peer import Peer
 
 from .killing import kill

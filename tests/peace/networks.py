@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from safekeeper.backends.hdfs.network import Link, Network, Node
+from safekeeper.backends.hdfs.peace.network import Link, Network, Node
 
 unhurried = settings(deadline=None)
 """For properties: how long an example takes says nothing on a machine that others use, too."""

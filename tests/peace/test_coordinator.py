@@ -16,12 +16,13 @@ from contextlib import ExitStack, closing
 import pytest
 
 from safekeeper import wire
-from safekeeper.backends.hdfs import coordinator as coordinator_module
-from safekeeper.backends.hdfs import peace_client, peace_wire
-from safekeeper.backends.hdfs.coordinator import Coordinator
-from safekeeper.backends.hdfs.network import Link, Network, Node
-from safekeeper.backends.hdfs.peace_client import PeacePlacement
-from safekeeper.backends.hdfs.peace_wire import Ask, Kind, Role, handshake
+from safekeeper.backends.hdfs.peace import client as peace_client
+from safekeeper.backends.hdfs.peace import coordinator as coordinator_module
+from safekeeper.backends.hdfs.peace import protocol
+from safekeeper.backends.hdfs.peace.client import PeacePlacement
+from safekeeper.backends.hdfs.peace.coordinator import Coordinator
+from safekeeper.backends.hdfs.peace.network import Link, Network, Node
+from safekeeper.backends.hdfs.peace.protocol import Ask, Kind, Role, handshake
 from safekeeper.errors import Unavailable
 from safekeeper.wire import BadFrame
 
@@ -258,8 +259,8 @@ def test_a_coordinator_that_came_back_is_found(start, monkeypatch):
 
 SERVE = """
 import sys
-from safekeeper.backends.hdfs.coordinator import Coordinator
-from safekeeper.backends.hdfs.network import Link, Network, Node
+from safekeeper.backends.hdfs.peace.coordinator import Coordinator
+from safekeeper.backends.hdfs.peace.network import Link, Network, Node
 nodes = [Node(f"10.0.{rack}.{n}:9866", f"/{rack}", 1, 1) for rack in (1, 2) for n in range(1, 5)]
 network = Network(nodes, [Link("/1", "/2", 1), Link("/2", "/1", 1)])
 with Coordinator(network, sys.argv[1], patience_seconds=float(sys.argv[2])) as coordinator:
@@ -452,7 +453,7 @@ def test_another_writers_turn_cannot_be_ended(raw, start):
     coordinator, connection, seal = raw
     with start.writer(coordinator).chunks(1, 3, "g") as turns, turns.take():
         for number in range(20):
-            connection.sendall(seal.encode(Kind.DONE, 1, peace_wire.number(number)))
+            connection.sendall(seal.encode(Kind.DONE, 1, protocol.number(number)))
         connection.sendall(seal.encode(Kind.STAND, 2, GOOD))
         assert receive(connection, HEAD.size)
         assert coordinator.status().running == 1

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from safekeeper.backends.hdfs.network import Link, Network, Node, NoPlan, replicas_per_rack
-from safekeeper.backends.hdfs.peace import Residual
+from safekeeper.backends.hdfs.peace.network import Link, Network, Node, NoPlan, replicas_per_rack
+from safekeeper.backends.hdfs.peace.planner import Residual
 
 from .networks import check_pipeline, most_per_rack, networks, two_racks, unhurried, used
 

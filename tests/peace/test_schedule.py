@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from safekeeper.backends.hdfs.network import Link, Network, Node, NoPlan
-from safekeeper.backends.hdfs.schedule import Request, Schedule
+from safekeeper.backends.hdfs.peace.network import Link, Network, Node, NoPlan
+from safekeeper.backends.hdfs.peace.schedule import Request, Schedule
 
 from .networks import check_pipeline, networks, two_racks, unhurried, used
 

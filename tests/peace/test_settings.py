@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from safekeeper.backends.hdfs.in_process import with_coordinator
 from safekeeper.backends.hdfs.options import HdfsOptions, Place, parse
-from safekeeper.backends.hdfs.peace_client import PeacePlacement
-from safekeeper.backends.hdfs.peace_options import SECRET_VARIABLE, address_towards, open_placement, read_secret
+from safekeeper.backends.hdfs.peace.client import PeacePlacement
+from safekeeper.backends.hdfs.peace.connect import SECRET_VARIABLE, address_towards, open_placement, read_secret
+from safekeeper.backends.hdfs.peace.in_process import with_coordinator
 from safekeeper.backends.hdfs.placement import StockPlacement
 from safekeeper.errors import BadUrl
 from safekeeper.url import Url

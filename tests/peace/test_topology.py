@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from safekeeper.backends.hdfs.calibrate import Rates, Writer, measure
-from safekeeper.backends.hdfs.peace import Residual
-from safekeeper.backends.hdfs.topology import BadTopology, Topology, link_capacity
+from safekeeper.backends.hdfs.peace.measure import Rates, Writer, measure
+from safekeeper.backends.hdfs.peace.planner import Residual
+from safekeeper.backends.hdfs.peace.topology import BadTopology, Topology, link_capacity
 
 NODES = {"10.0.1.1:9866": "/1", "10.0.1.2:9866": "/1", "10.0.2.1:9866": "/2", "10.0.2.2:9866": "/2"}
 

@@ -10,8 +10,8 @@ from thriftpy2.thrift import TApplicationException
 
 import safekeeper
 from safekeeper import Batch, CheckpointId, Unavailable
+from safekeeper.backends.hbase.errors import explain
 from safekeeper.backends.hbase.options import Place
-from safekeeper.backends.hbase.trouble import explain
 
 A, B = CheckpointId("g", b"a"), CheckpointId("g", b"b")
 COLUMN = b"data:checkpoint"

@@ -12,8 +12,8 @@ import safekeeper
 from safekeeper import Batch, CheckpointId, Survives, Unavailable
 from safekeeper.backends.hdfs.backend import survives_on
 from safekeeper.backends.hdfs.client import Client, InputStream
+from safekeeper.backends.hdfs.errors import Missing
 from safekeeper.backends.hdfs.placement import StockPlacement
-from safekeeper.backends.hdfs.trouble import Missing
 from safekeeper.backends.hdfs.writer import Writer
 from safekeeper.testing.peer import Peer
 from safekeeper.url import Url

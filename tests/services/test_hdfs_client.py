@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from safekeeper.backends.hdfs.client import Client
-from safekeeper.backends.hdfs.trouble import Exists, Missing
+from safekeeper.backends.hdfs.errors import Exists, Missing
 from safekeeper.errors import Unavailable
 
 

@@ -14,9 +14,9 @@ import pytest
 
 import safekeeper
 from safekeeper import Batch, CheckpointId
-from safekeeper.backends.hdfs.peace_options import SECRET_VARIABLE
-from safekeeper.backends.hdfs.serving import serve
-from safekeeper.backends.hdfs.topology import Topology
+from safekeeper.backends.hdfs.peace.connect import SECRET_VARIABLE
+from safekeeper.backends.hdfs.peace.serve import serve
+from safekeeper.backends.hdfs.peace.topology import Topology
 from safekeeper.errors import BadUrl, Unavailable
 from safekeeper.url import Url
 

@@ -129,7 +129,7 @@ def test_the_settings_of_a_cluster_with_two_name_nodes_are_found_and_followed(hd
     code = """
 import sys, safekeeper
 from safekeeper import Batch, CheckpointId, Survives
-from safekeeper.backends.hdfs.in_process import with_coordinator
+from safekeeper.backends.hdfs.peace.in_process import with_coordinator
 for place in ("hdfs://pair", "hdfs://"):
     with safekeeper.open(place + sys.argv[1]) as store:
         assert Survives.HOST in store.survives

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from safekeeper.backends.hdfs.topology import Topology
+from safekeeper.backends.hdfs.peace.topology import Topology
 from safekeeper.bench.shaped_network import ShapedNetwork
 from safekeeper.dev.hdfs import HdfsCluster, Node
 
@@ -51,7 +51,7 @@ def test_servers_reach_each_other_and_nothing_is_left_behind():
 
 MAKE = """
 import time
-from safekeeper.backends.hdfs.topology import Topology
+from safekeeper.backends.hdfs.peace.topology import Topology
 from safekeeper.bench.shaped_network import ShapedNetwork
 from safekeeper.dev.hdfs import HdfsCluster, Node
 with ShapedNetwork({"/rack1": 1, "/rack2": 1}):

@@ -3,7 +3,6 @@
 import pytest
 
 from safekeeper import Corruption
-from safekeeper.backends.checked import check
 from safekeeper.backends.hbase.layout import (
     CHECKPOINT,
     FIRST_GROUP,
@@ -17,6 +16,7 @@ from safekeeper.backends.hbase.layout import (
     split,
     write_id_of,
 )
+from safekeeper.backends.shared.checksums import check
 from safekeeper.testing import AWKWARD_GROUPS, AWKWARD_IDS
 
 GROUP = locate("g")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from safekeeper.backends.hdfs.errors import Exists, Missing, explain
 from safekeeper.backends.hdfs.index import Index
 from safekeeper.backends.hdfs.layout import (
     HEADS,
@@ -17,8 +18,7 @@ from safekeeper.backends.hdfs.layout import (
     encode_pieces,
     open_record,
 )
-from safekeeper.backends.hdfs.trouble import Exists, Missing, explain
-from safekeeper.backends.log.format import RECORDS, check_value, encode_segment_head
+from safekeeper.backends.shared.records import RECORDS, check_value, encode_segment_head
 from safekeeper.errors import Corruption, Unavailable
 
 NONCE, FILE, WRITER = 77, 1000, 5

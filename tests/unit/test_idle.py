@@ -1,6 +1,6 @@
 """Connections that wait for their next use."""
 
-from safekeeper.backends.idle import Idle
+from safekeeper.backends.shared.connection_pool import Idle
 
 
 class Line:

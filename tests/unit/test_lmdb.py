@@ -246,14 +246,14 @@ def lmdb_flags(store):
 
 @pytest.mark.parametrize("kind", ("nfs", "nfs4", "cifs", "9p", "fuse.sshfs", "virtiofs"))
 def test_a_remote_file_system_is_refused(monkeypatch, url, kind):
-    monkeypatch.setattr("safekeeper.backends.lmdb.file_system_type", lambda path: kind)
+    monkeypatch.setattr("safekeeper.backends.lmdb.backend.file_system_type", lambda path: kind)
     with pytest.raises(BadUrl, match=f"is on {kind}: LMDB needs a local file system"):
         safekeeper.open(url)
 
 
 @pytest.mark.parametrize("kind", ("ext4", "xfs", "btrfs", "tmpfs", "overlay", "fuseblk", ""))
 def test_a_local_file_system_is_not_refused(monkeypatch, url, kind):
-    monkeypatch.setattr("safekeeper.backends.lmdb.file_system_type", lambda path: kind)
+    monkeypatch.setattr("safekeeper.backends.lmdb.backend.file_system_type", lambda path: kind)
     safekeeper.open(url).close()
 
 

@@ -10,8 +10,8 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 
 import safekeeper
 from safekeeper import BadUrl, Batch, CheckpointId, Corruption, Scope, Survives
-from safekeeper.backends.object_store import FolderStore, LocalStore, store_of
-from safekeeper.backends.objects import ObjectsBackend
+from safekeeper.backends.objects.backend import ObjectsBackend
+from safekeeper.backends.objects.store import FolderStore, LocalStore, store_of
 
 A, B = CheckpointId("g", b"a"), CheckpointId("g", b"b")
 DAY = 24 * 3600 * 10**9

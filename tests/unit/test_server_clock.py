@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from safekeeper import Unavailable
-from safekeeper.backends import server_clock as clock
-from safekeeper.backends.server_clock import Bounds, Clock, Reading
+from safekeeper.backends.shared import server_clock as clock
+from safekeeper.backends.shared.server_clock import Bounds, Clock, Reading
 
 
 class World:

@@ -18,8 +18,8 @@ from typing import Self
 
 from safekeeper import wire
 from safekeeper.backend import PlacementCounts
-from safekeeper.backends.hdfs import peace_wire
-from safekeeper.backends.hdfs.peace_wire import Ask, Granted, Kind, Role
+from safekeeper.backends.hdfs.peace import protocol
+from safekeeper.backends.hdfs.peace.protocol import Ask, Granted, Kind, Role
 from safekeeper.backends.hdfs.placement import Tally, Turn
 from safekeeper.wire import BadFrame, Body
 
@@ -175,7 +175,7 @@ class _Connection:
         """Why the connection is of no use any more."""
         self._socket = socket.create_connection(address, ANSWER_SECONDS)
         try:
-            handshake = peace_wire.handshake(secret)
+            handshake = protocol.handshake(secret)
             self._socket.sendall(handshake.answer(self._receive(wire.HELLO_BYTES)))
             handshake.check_welcome(self._receive(wire.PROOF_BYTES))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -226,7 +226,7 @@ class _Connection:
 
     def give_back(self, granted: Granted) -> None:
         """What was granted is written, or will not be."""
-        self.send(Kind.DONE, 0, peace_wire.number(granted.number))
+        self.send(Kind.DONE, 0, protocol.number(granted.number))
 
     def send(self, kind: Kind, request: int, body: bytes = b"") -> None:
         """Send a frame. That the coordinator is gone is not an error."""
@@ -263,7 +263,7 @@ class _Connection:
 
     def _hear(self) -> None:
         head = self._receive(wire.SEALED_HEAD.size)
-        kind, request, length = peace_wire.decode_head(head)
+        kind, request, length = protocol.decode_head(head)
         body, tag = self._receive(length), self._receive(wire.TAG_BYTES)
         self._receiving.check(head, body, tag)
         with self.changed:

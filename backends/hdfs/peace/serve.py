@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 
-from safekeeper.backends.hdfs.calibrate import Rates, Write, Writer, measure
 from safekeeper.backends.hdfs.client import Client
-from safekeeper.backends.hdfs.coordinator import LEASE_SECONDS, Coordinator
 from safekeeper.backends.hdfs.options import HdfsOptions, settings_of, uri_of
-from safekeeper.backends.hdfs.peace_options import address_towards
-from safekeeper.backends.hdfs.topology import BadTopology, Topology
+from safekeeper.backends.hdfs.peace.connect import address_towards
+from safekeeper.backends.hdfs.peace.coordinator import LEASE_SECONDS, Coordinator
+from safekeeper.backends.hdfs.peace.measure import Rates, Write, Writer, measure
+from safekeeper.backends.hdfs.peace.topology import BadTopology, Topology
 from safekeeper.errors import Unavailable
 from safekeeper.url import Url
 

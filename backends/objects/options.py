@@ -15,7 +15,8 @@ from typing import Any
 
 import fsspec
 
-from safekeeper.backends.object_store import ObjectStore, errors_as_unavailable, store_of
+from safekeeper.backends.objects.errors import errors_as_unavailable
+from safekeeper.backends.objects.store import ObjectStore, store_of
 from safekeeper.errors import BadUrl
 from safekeeper.url import Url
 

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from safekeeper.backends.hdfs.network import WIRE_CAPACITY
-from safekeeper.backends.hdfs.peace_options import SECRET_VARIABLE, host_and_port, read_secret
-from safekeeper.backends.hdfs.topology import BadTopology, Topology, link_capacity
+from safekeeper.backends.hdfs.peace.connect import SECRET_VARIABLE, host_and_port, read_secret
+from safekeeper.backends.hdfs.peace.network import WIRE_CAPACITY
+from safekeeper.backends.hdfs.peace.topology import BadTopology, Topology, link_capacity
 from safekeeper.errors import BadUrl
 from safekeeper.url import Url
 
@@ -37,7 +37,7 @@ def serve(
 
     With several racks it must know what goes between them: --link, both rates, or a topology file from `calibrate`.
     """
-    from safekeeper.backends.hdfs.serving import serve as serve_hdfs
+    from safekeeper.backends.hdfs.peace.serve import serve as serve_hdfs
 
     if wire_rate is not None or link_rate is not None:
         if not (wire_rate and link_rate and wire_rate > 0 and link_rate > 0) or link is not None:
@@ -69,7 +69,7 @@ def calibrate(
 
     The file has no DataNodes: the coordinator reads these from the NameNode. Run it while the network is idle.
     """
-    from safekeeper.backends.hdfs.serving import calibrate as measure
+    from safekeeper.backends.hdfs.peace.serve import calibrate as measure
 
     found, rates = measure(_hdfs_url(url), Topology(wire=wire), rack, seconds)
     found.with_nodes({}).save(output)

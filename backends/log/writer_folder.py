@@ -14,15 +14,15 @@ import numpy as np
 
 from safekeeper.backend import CheckpointId
 from safekeeper.backends.log.files import Files
-from safekeeper.backends.log.format import GRAVE_BIT, segment_of
-from safekeeper.backends.log.head import Head
 from safekeeper.backends.log.index import Index
 from safekeeper.backends.log.index_file import IndexTable
+from safekeeper.backends.log.location import TOMBSTONE_BIT, segment_of
 from safekeeper.backends.log.manifest import Manifest, SegmentEntry, first_line
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.recovery import State, load
 from safekeeper.backends.log.scan import scan
 from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.log.writer_status import Head
 from safekeeper.errors import Closed, Corruption
 
 SMALL_SHARE: Final = 8
@@ -63,7 +63,7 @@ class GroupView(View):
 
     def live_keys(self) -> Iterator[bytes]:
         """The keys of the folder's values: those in memory first, the others in the order of the file."""
-        yield from (key for key, place in self.new.items() if not place & GRAVE_BIT)
+        yield from (key for key, place in self.new.items() if not place & TOMBSTONE_BIT)
         for place in sorted(self.table.live_places(self.group, self.new)):
             yield self._key(place)
 
@@ -165,7 +165,7 @@ class Store:
         """Whether the folder has an id of a group, as far as it can tell by itself."""
         with self.lock:
             table, new = self.state.index.table, self.state.index.new_keys(group)
-        return any(not place & GRAVE_BIT for place in new.values()) or bool(table.live_places(group, new))
+        return any(not place & TOMBSTONE_BIT for place in new.values()) or bool(table.live_places(group, new))
 
     # --- describing ---------------------------------------------------------------------------------------------------
 
@@ -174,11 +174,11 @@ class Store:
         with self.lock:
             index = self.state.index
             table, new = index.table, {group: index.new_keys(group) for group in {*index.recent, *index.frozen} - but}
-        live = table.places & np.uint64(GRAVE_BIT) == 0
+        live = table.places & np.uint64(TOMBSTONE_BIT) == 0
         for group in but:
             live[table.entries(group)] = False
         return int(np.count_nonzero(live)) + sum(
-            (not place & GRAVE_BIT) - bool((before := table.find(group, key)) and not before & GRAVE_BIT)
+            (not place & TOMBSTONE_BIT) - bool((before := table.find(group, key)) and not before & TOMBSTONE_BIT)
             for group, keys in new.items()
             for key, place in keys.items()
         )

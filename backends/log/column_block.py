@@ -21,7 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from safekeeper.backends.log.files import Buffer
-from safekeeper.backends.log.format import BLOCK, COLUMNS, BlockHeader, decode_block, padding
+from safekeeper.backends.shared.records import BLOCK, COLUMNS, BlockHeader, decode_block, padding
 from safekeeper.columns import Column, Columns
 from safekeeper.errors import TooLarge
 

@@ -1,4 +1,6 @@
-"""The bytes of version 1: blocks, records and places. `docs/format.md` says what may be believed of them and when.
+"""The bytes of segments, blocks and records, which `log:` and `hdfs:` share.
+
+`docs/format.md` says what may be believed of them and when.
 
     segment:  "SKLOGSEG" | version u32 | number u32 | nonce u64 | xxh3 u64 of the 24 bytes before | block... | zeros
     block:    xxh3 u64 | mark u32 | epoch u32 | sequence u64 | synced u64 | length u64 | count u32 | kind u32 | payload
@@ -6,9 +8,8 @@
     record:   xxh3 u64 | value xxh3 u64 | sequence u64 | epoch u32 | value_len u32 | key_len u16 | group_len u8
               | flags u8 | group | key | value | zeros to a multiple of 8
               the first checksum covers everything from the second to the end of the key
-    place:    segment number << 34 | row << 33 | grave << 32 | offset / 8
 
-Little endian. Frozen: another layout is another version. The payload of a block of columns is in `columnar.py`.
+Little endian. Frozen: another layout is another version. The payload of a block of columns is in `log/column_block.py`.
 """
 
 from __future__ import annotations
@@ -34,13 +35,7 @@ RECORDS, COLUMNS, MOVED = 1, 2, 3
 RECORD: Final = struct.Struct("<QQQIIHBB")
 _RECORD_REST: Final = struct.Struct("<QQIIHBB")
 _U64: Final = struct.Struct("<Q")
-GRAVE_FLAG: Final = 1
-
-ROW_BIT: Final = 1 << 33
-GRAVE_BIT: Final = 1 << 32
-_UNIT_MASK: Final = GRAVE_BIT - 1
-MAX_OFFSET: Final = 8 * _UNIT_MASK
-"""No record starts behind this offset of a segment."""
+TOMBSTONE_FLAG: Final = 1
 
 _SPREAD: Final = 0x9E3779B97F4A7C15
 _MASK64: Final = (1 << 64) - 1
@@ -51,21 +46,6 @@ _EMPTY_CHECK: Final = xxhash.xxh3_64_intdigest(b"")
 def padding(size: int) -> bytes:
     """The zeros that bring *size* to a multiple of 8."""
     return _PADDING[size % 8]
-
-
-def place_of(segment: int, offset: int) -> int:
-    """The place of a put that is stored as a record. A row or a grave has a bit more."""
-    return segment << 34 | offset >> 3
-
-
-def segment_of(place: int) -> int:
-    """The number of the segment that *place* is in."""
-    return place >> 34
-
-
-def offset_of(place: int) -> int:
-    """Where in its segment *place* is."""
-    return (place & _UNIT_MASK) << 3
 
 
 # --- segments ---------------------------------------------------------------------------------------------------------
@@ -156,14 +136,14 @@ class RecordHead(NamedTuple):
 def encode_record_head(
     sequence: int, epoch: int, group: bytes, key: bytes, value: bytes | None, value_check: int
 ) -> bytes:
-    """A record up to where its value starts; None is a grave."""
-    flags, size = (GRAVE_FLAG, 0) if value is None else (0, len(value))
+    """A record up to where its value starts; None is a tombstone."""
+    flags, size = (TOMBSTONE_FLAG, 0) if value is None else (0, len(value))
     raw = _RECORD_REST.pack(value_check, sequence, epoch, size, len(key), len(group), flags) + group + key
     return _U64.pack(xxhash.xxh3_64_intdigest(raw)) + raw
 
 
 def check_value(value: bytes | memoryview | None) -> int:
-    """The checksum of a value, or of a grave's lack of one."""
+    """The checksum of a value, or of a tombstone's lack of one."""
     return xxhash.xxh3_64_intdigest(value) if value else _EMPTY_CHECK
 
 
@@ -180,16 +160,16 @@ def verified_id(head: RecordHead, raw: bytes | memoryview) -> tuple[bytes, bytes
     return bytes(raw[RECORD.size : RECORD.size + head.group_size]), bytes(raw[RECORD.size + head.group_size : end])
 
 
-Entry = tuple[str, bytes, bytes, bytes | None, int]
-"""What a record is made from: group, the same in bytes, key, value or None for a grave, and the value's checksum."""
+NewRecord = tuple[str, bytes, bytes, bytes | None, int]
+"""What a record is made from: group, the same in bytes, key, value or None (a tombstone), and the value's checksum."""
 
 
-def encode_records(entries: list[Entry], sequence: int, epoch: int) -> tuple[list[bytes], list[int], int]:
+def encode_records(records: list[NewRecord], sequence: int, epoch: int) -> tuple[list[bytes], list[int], int]:
     """The payload of a block of records, where in it each record starts, and its length."""
     parts: list[bytes] = []
     starts: list[int] = []
     position = 0
-    for _, group, key, value, value_check in entries:
+    for _, group, key, value, value_check in records:
         starts.append(position)
         head = encode_record_head(sequence, epoch, group, key, value, value_check)
         value = value or b""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from safekeeper.backends.hdfs.network import WIRE_CAPACITY, Link, Network, Node
+from safekeeper.backends.hdfs.peace.network import WIRE_CAPACITY, Link, Network, Node
 from safekeeper.errors import SafekeeperError
 from safekeeper.url import guess
 

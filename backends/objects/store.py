@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from safekeeper.backend import MAX_VALUE_BYTES, Scope, Survives
-from safekeeper.backends.envelope import MAX_HEAD_BYTES
-from safekeeper.backends.local import make_folder, os_errors_as_unavailable
-from safekeeper.errors import SafekeeperError, Unavailable
+from safekeeper.backends.shared.local_files import make_folder
+from safekeeper.backends.shared.named_values import MAX_HEAD_BYTES
 
 OBJECT = "v"
 """What the name of every object begins with; a prefix lets object stores answer in one request."""
@@ -34,20 +33,6 @@ TEMPORARY = ".tmp"
 """The folder in the root for objects that are being written."""
 _MAX_OBJECT_BYTES = MAX_HEAD_BYTES + MAX_VALUE_BYTES
 _TRIES = 20
-
-
-@contextmanager
-def errors_as_unavailable(place: str) -> Iterator[None]:
-    """Turn whatever a driver raises inside the block into an `Unavailable` that names the place."""
-    with os_errors_as_unavailable(place):
-        try:
-            yield
-        except TimeoutError as error:
-            raise Unavailable(f"{place}: no answer in time: try again, or allow more with timeout=") from error
-        except (SafekeeperError, OSError):
-            raise
-        except Exception as error:
-            raise Unavailable(f"{place}: {error or type(error).__name__}") from error
 
 
 class ObjectStore(ABC):

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from safekeeper.backends.hdfs.options import HdfsOptions, Place
-from safekeeper.backends.hdfs.peace_client import PeacePlacement
+from safekeeper.backends.hdfs.peace.client import PeacePlacement
 from safekeeper.backends.hdfs.placement import Placement, StockPlacement
 from safekeeper.errors import BadUrl
 from safekeeper.wire import check_secret

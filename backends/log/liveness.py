@@ -14,11 +14,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from safekeeper.backends.log.format import segment_of
 from safekeeper.backends.log.index_file import IndexTable, common_entries
+from safekeeper.backends.log.location import segment_of
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.segment import Segment
-from safekeeper.backends.log.store import AllView, Store
+from safekeeper.backends.log.writer_folder import AllView, Store
 from safekeeper.errors import Corruption
 
 _MOST_COMPARED: Final = 50_000  # of the ids that two folders share, in one pass; of the others the worst is assumed

@@ -34,8 +34,8 @@ def with_coordinator(url: str) -> str:
 
 def _start(url: Url) -> str:
     from safekeeper.backends.hdfs.options import HdfsOptions
-    from safekeeper.backends.hdfs.serving import serve
-    from safekeeper.backends.hdfs.topology import Topology
+    from safekeeper.backends.hdfs.peace.serve import serve
+    from safekeeper.backends.hdfs.peace.topology import Topology
 
     secret = url.password or secrets.token_urlsafe()
     options = url.options(HdfsOptions)

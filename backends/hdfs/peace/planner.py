@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from safekeeper.backends.hdfs.network import Network, Node, NoPlan, Template
+from safekeeper.backends.hdfs.peace.network import Network, Node, NoPlan, Template
 
 Rules = Literal["ours", "paper"]
 """Those by which `hdfs:` goes, or SGuard's, to compare with."""

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import cycle, islice
 
-from safekeeper.backends.hdfs.topology import BadTopology, Topology, link_capacity
+from safekeeper.backends.hdfs.peace.topology import BadTopology, Topology, link_capacity
 
 STREAMS = 2
 """How many files a writer writes at a time: as many as fill its wire."""

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from safekeeper import wire
-from safekeeper.backends.hdfs import peace_wire
-from safekeeper.backends.hdfs.network import Network, NoPlan
-from safekeeper.backends.hdfs.peace import Rules
-from safekeeper.backends.hdfs.peace_wire import Ask, Granted, Kind, Role
-from safekeeper.backends.hdfs.schedule import DONE_FRACTION, Grant, Request, Schedule
+from safekeeper.backends.hdfs.peace import protocol
+from safekeeper.backends.hdfs.peace.network import Network, NoPlan
+from safekeeper.backends.hdfs.peace.planner import Rules
+from safekeeper.backends.hdfs.peace.protocol import Ask, Granted, Kind, Role
+from safekeeper.backends.hdfs.peace.schedule import DONE_FRACTION, Grant, Request, Schedule
 from safekeeper.errors import Unavailable
 from safekeeper.wire import BadFrame, Body, Seal
 
@@ -210,7 +210,7 @@ class Coordinator:
             stream.transport.abort()
 
     async def _converse(self, reader: asyncio.StreamReader, stream: asyncio.StreamWriter) -> None:
-        handshake = peace_wire.handshake(self._secret)
+        handshake = protocol.handshake(self._secret)
         async with asyncio.timeout(HANDSHAKE_SECONDS):
             stream.write(handshake.hello())
             stream.write(handshake.welcome(await reader.readexactly(wire.ANSWER_BYTES)))
@@ -220,7 +220,7 @@ class Coordinator:
         try:
             while True:
                 head = await reader.readexactly(wire.SEALED_HEAD.size)
-                kind, request, length = peace_wire.decode_head(head)
+                kind, request, length = protocol.decode_head(head)
                 body, tag = await reader.readexactly(length), await reader.readexactly(wire.TAG_BYTES)
                 seal.check(head, body, tag)
                 self._answer(writer, kind, request, Body(body))
@@ -266,7 +266,7 @@ class Coordinator:
             name = self._name(ask)
             number = self._schedule.ask(Request(name, ask.replicas, ask.chunks, ask.checkpoint))
         except NoPlan as problem:
-            writer.send(Kind.REFUSE, request, peace_wire.text(str(problem)))
+            writer.send(Kind.REFUSE, request, protocol.text(str(problem)))
             return
         writer.requests[request] = number
         self._open[number] = _Open(writer, request, ask.chunks)
@@ -278,7 +278,7 @@ class Coordinator:
         try:
             nodes = self._schedule.stand(self._name(ask), ask.replicas).nodes
         except NoPlan as problem:
-            writer.send(Kind.REFUSE, request, peace_wire.text(str(problem)))
+            writer.send(Kind.REFUSE, request, protocol.text(str(problem)))
             return
         writer.send(Kind.PLACE, request, Granted(0, 0, 0, nodes).encode())
 
@@ -340,7 +340,7 @@ class Coordinator:
             self._start()
 
     def _say_wait(self, request: _Open) -> None:
-        request.writer.send(Kind.WAIT, request.number, peace_wire.number(round(self._patience * 1000)))
+        request.writer.send(Kind.WAIT, request.number, protocol.number(round(self._patience * 1000)))
 
     def _use(self, network: Network) -> None:
         for number in self._schedule.use(network):
@@ -349,6 +349,6 @@ class Coordinator:
 
     def _refuse(self, number: int, reason: str) -> None:
         request = self._open[number]
-        request.writer.send(Kind.REFUSE, request.number, peace_wire.text(reason))
+        request.writer.send(Kind.REFUSE, request.number, protocol.text(reason))
         request.writer.requests.pop(request.number, None)
         self._withdraw(number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from safekeeper.backends.hbase import driver
+from safekeeper.backends.hbase import thrift
 from safekeeper.backends.hbase.options import Place
 from safekeeper.errors import Unavailable
 
@@ -40,15 +40,15 @@ _FOR_GOOD = {
 
 def explain(place: Place, error: Any) -> Unavailable:
     """The error to raise for *error*, which the driver raised, perhaps because the server sent it."""
-    if isinstance(error, driver.ANSWERED):
+    if isinstance(error, thrift.ANSWERED):
         return _explain_answer(place, error)
-    if isinstance(error, driver.ApplicationError):
-        if error.type == driver.ApplicationError.UNKNOWN_METHOD:
+    if isinstance(error, thrift.ApplicationError):
+        if error.type == thrift.ApplicationError.UNKNOWN_METHOD:
             return Misconfigured(f"{place}: is no Thrift 1 server of HBase: start one with 'hbase thrift start'")
         return Unavailable(f"{place}: the Thrift server failed: {_text(error.message)}")
     if isinstance(error, TimeoutError):
         return Unavailable(f"{place}: did not answer in time: look at the server and the network, or raise timeout=")
-    if isinstance(error, (driver.TransportError, OSError, EOFError)):
+    if isinstance(error, (thrift.TransportError, OSError, EOFError)):
         return Dropped(f"{place}: the connection broke: look at the Thrift server and the network")
     return Misconfigured(
         f"{place}: answers, but not as a Thrift server of HBase does: correct the port, protocol= or transport="
@@ -88,7 +88,7 @@ def _explain_answer(place: Place, error: Any) -> Unavailable:
         return MissingTable(
             f"{place}: there is no table {place.table}: create it with the family 'data', or let create=yes do that"
         )
-    if "TableExistsException" in said or isinstance(error, driver.AlreadyExists):
+    if "TableExistsException" in said or isinstance(error, thrift.AlreadyExists):
         return TableExists(f"{place}: the table {place.table} is there already")
     for name, meaning in _FOR_GOOD.items():
         if name in said:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Self
 from uuid import UUID
 
-from safekeeper.backends.log.format import VERSION
+from safekeeper.backends.shared.records import VERSION
 
 NAME: Final = "head"
 TEMPORARY: Final = "head.tmp"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-from redis import exceptions as driver
+from redis import exceptions
 
 from safekeeper.backends.redis.options import Address
 from safekeeper.errors import Unavailable
@@ -41,23 +41,23 @@ BY_CODE_FOR_GOOD = {
 
 
 _CODE_OF_CLASS = {
-    driver.BusyLoadingError: "LOADING",
-    driver.ReadOnlyError: "READONLY",
-    driver.OutOfMemoryError: "OOM",
-    driver.MasterDownError: "MASTERDOWN",
-    driver.ClusterDownError: "CLUSTERDOWN",
-    driver.TryAgainError: "TRYAGAIN",
-    driver.NoPermissionError: "NOPERM",
-    driver.NoScriptError: "NOSCRIPT",
-    driver.AskError: "ASK",
-    driver.MovedError: "MOVED",
+    exceptions.BusyLoadingError: "LOADING",
+    exceptions.ReadOnlyError: "READONLY",
+    exceptions.OutOfMemoryError: "OOM",
+    exceptions.MasterDownError: "MASTERDOWN",
+    exceptions.ClusterDownError: "CLUSTERDOWN",
+    exceptions.TryAgainError: "TRYAGAIN",
+    exceptions.NoPermissionError: "NOPERM",
+    exceptions.NoScriptError: "NOSCRIPT",
+    exceptions.AskError: "ASK",
+    exceptions.MovedError: "MOVED",
 }
 """Where the driver makes a class of a code, it takes the code away from the message."""
 
 
 def code_of(error: Exception) -> str:
     """The code that the server's error message started with; any other word where there was none."""
-    if isinstance(error, driver.AuthenticationError):
+    if isinstance(error, exceptions.AuthenticationError):
         return "NOAUTH" if "required" in str(error) else "WRONGPASS"
     return _CODE_OF_CLASS.get(type(error)) or str(error).partition(" ")[0]
 
@@ -69,16 +69,16 @@ def explain(address: Address, error: Exception) -> Unavailable:
         return Misconfigured(f"{address}: {BY_CODE_FOR_GOOD[code]}")
     if code in BY_CODE:
         return Unavailable(f"{address}: {BY_CODE[code]}")
-    if isinstance(error, driver.InvalidResponse):
+    if isinstance(error, exceptions.InvalidResponse):
         return Misconfigured(f"{address}: answers, but not as Redis does: correct the host or the port")
-    if isinstance(error, driver.TimeoutError):
+    if isinstance(error, exceptions.TimeoutError):
         return Unavailable(f"{address}: did not answer in time: look at the server and the network, or raise timeout=")
     for cause in _causes(error):
         if isinstance(cause, ConnectionRefusedError | FileNotFoundError):
             return Unavailable(f"{address}: nothing listens there: start the server, or correct the host and the port")
         if isinstance(cause, OSError):
             return Unavailable(f"{address}: cannot be reached ({cause.strerror}): look at the server and the network")
-    if isinstance(error, driver.ConnectionError) and "closed by server" in str(error):
+    if isinstance(error, exceptions.ConnectionError) and "closed by server" in str(error):
         return Unavailable(f"{address}: hung up: look at the server and the network")
     return Unavailable(f"{address}: the server said: {error}")
 
@@ -97,7 +97,7 @@ def explain_connecting(address: Address, error: Exception) -> Unavailable:
             return Unavailable(f"{address}: did not answer in time: if it does not speak TLS, write redis://")
         if isinstance(cause, ConnectionResetError) or "closed by server" in str(cause):
             return Unavailable(f"{address}: hung up at once: if it speaks TLS, write rediss://")
-    if type(error) is driver.ResponseError and code_of(error) not in {*BY_CODE, *BY_CODE_FOR_GOOD}:
+    if type(error) is exceptions.ResponseError and code_of(error) not in {*BY_CODE, *BY_CODE_FOR_GOOD}:
         return Misconfigured(f"{address}: does not take the connection ({error}): correct the URL")
     return explain(address, error)
 

@@ -1,0 +1,143 @@
+"""`LmdbBackend`: the contract on top of an environment, which all handles of a process share."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Literal, Self
+
+from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Stats, Survives
+from safekeeper.backends.lmdb.environment import Environment, Sync, has_data
+from safekeeper.backends.lmdb.errors import ErrorsAsOurs
+from safekeeper.backends.lmdb.layout import BEHIND, FIRST_GROUP, HASHED, PLAIN, apply, first_name, get, list_keys
+from safekeeper.backends.lmdb.options import DEFAULT_MAP_SIZE, LmdbOptions
+from safekeeper.backends.shared.local_files import file_system_type, make_folder, survives_on, sync_folder
+from safekeeper.errors import BadUrl
+from safekeeper.url import Url
+
+_REMOTE = re.compile(
+    "(9p|afs|beegfs|ceph|cifs|coda|fuse|gfs2|glusterfs|gpfs|lustre|nfs4?|ocfs2|pvfs2|smb3|smbfs|vboxsf|virtiofs)([.].*)?"
+)
+"""File systems that do not give LMDB the coherent mapped memory it needs; `fuse.` anything is one of them."""
+
+
+class LmdbBackend(Backend):
+    """One LMDB environment. Any number of processes on this host may read and write it; batches are atomic."""
+
+    scope = Scope.HOST
+    atomic_batch: Literal[True] = True
+
+    def __init__(
+        self, root: str | os.PathLike[str], sync: Sync | None = None, map_size: int = DEFAULT_MAP_SIZE
+    ) -> None:
+        super().__init__()
+        self._root = Path(root)
+        self._sync = sync
+        self._map_size = map_size
+        self._lock = Lock()
+        self._environment: Environment | None = None
+        self._durable = False
+        self._receipt = Receipt(Survives.NOTHING)
+        self._errors = ErrorsAsOurs(self._root)
+        with self._errors:
+            kind = file_system_type(self._root)
+            if _REMOTE.fullmatch(kind):
+                raise BadUrl(f"{self._root} is on {kind}: LMDB needs a local file system, choose another folder")
+            self._declare(sync or "always")
+            self._existing()
+
+    @classmethod
+    def from_url(cls, url: Url) -> Self:
+        """Open `lmdb:///absolute/path` or `lmdb:relative/path`."""
+        options = url.options(LmdbOptions)
+        return cls(url.local_path(), options.sync, options.map_size)
+
+    def _declare(self, sync: Sync) -> None:
+        self.survives = self.asserted | (survives_on(self._root) if sync == "always" else Survives.PROCESS)
+
+    def _existing(self) -> Environment | None:
+        """The environment; None if there is no store yet."""
+        if self._environment is None and not has_data(self._root):
+            return None
+        return self._attach()
+
+    def _attach(self) -> Environment:
+        """The environment, made if there is none in the folder."""
+        if environment := self._environment:
+            return environment
+        with self._lock:
+            self.check_open()
+            if self._environment is None:
+                self._environment = Environment.of(self._root, self._sync, self._map_size)
+                self._declare(self._environment.sync)
+            return self._environment
+
+    def write(self, batch: Batch) -> Receipt:
+        self.check_open()
+        with self._errors:
+            if not self._durable:
+                make_folder(self._root)
+            self._attach().write(lambda transaction: apply(transaction, batch))
+            if not self._durable:
+                sync_folder(self._root)
+                self._durable = True
+        if self._receipt.survives is not self.survives:  # one for all writes: making it takes its time, too
+            self._receipt = Receipt(self.survives)
+        return self._receipt
+
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        self.check_open()
+        with self._errors:
+            environment = self._existing()
+            if environment is None or not ids:
+                return [None] * len(ids)
+            return environment.read(lambda transaction: [get(transaction, id) for id in ids])
+
+    def keys(self, group: str) -> Iterator[bytes]:
+        self.check_open()
+        after, end = group.encode(), group.encode() + BEHIND
+        while page := self._page(after, end):
+            for name, key in page:
+                self.check_open()
+                yield key
+                after = name
+
+    def _page(self, after: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        with self._errors:
+            environment = self._existing()
+            return environment.read(lambda transaction: list_keys(transaction, after, end)) if environment else []
+
+    def groups(self) -> Iterator[str]:
+        self.check_open()
+        start = FIRST_GROUP
+        while name := self._first_name(start):
+            group = name.partition(PLAIN)[0].partition(HASHED)[0]
+            yield group.decode()
+            start = group + BEHIND
+
+    def _first_name(self, start: bytes) -> bytes | None:
+        with self._errors:
+            environment = self._existing()
+            return environment.read(lambda transaction: first_name(transaction, start)) if environment else None
+
+    def stats(self) -> Stats:
+        """The numbers that LMDB keeps."""
+        self.check_open()
+        with self._errors:
+            environment = self._existing()
+            if environment is None:
+                return Stats(0, 0)
+            return environment.stats()
+
+    def close(self) -> None:
+        if self._owner != os.getpid():
+            self._open = False
+            return
+        with self._lock:
+            self._open = False
+            environment, self._environment = self._environment, None
+        if environment is not None:
+            environment.release()

@@ -1,0 +1,129 @@
+"""How ids and values become names and records in the tree, and how they are written, read and listed.
+
+GROUP 00 KEY                  an id. A group has no control characters, so nothing else starts like this
+GROUP 01 sha256(KEY)          an id whose name would be longer than LMDB allows; its record starts with the key
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+import lmdb
+import xxhash
+
+from safekeeper.backend import Batch, CheckpointId
+from safekeeper.backends.lmdb.environment import Transaction
+from safekeeper.columns import Columns
+from safekeeper.errors import Corruption
+
+# record:       xxh3 u64 | value                            under GROUP 00 KEY
+#               xxh3 u64 | key_len u16 | key | value        under GROUP 01 sha256(KEY)
+#               big endian; the checksum covers the rest of the record, seeded with that of its name; frozen
+PLAIN, HASHED, BEHIND = b"\0", b"\1", b"\2"
+_LONGEST_NAME = 511
+FIRST_GROUP = b" "  # what comes before is no group, since a group has no control characters
+_CHECKSUM = 8
+_digest, _seed = xxhash.xxh3_64_digest, xxhash.xxh3_64_intdigest
+PAGE = 1000
+"""How many names are listed in one transaction."""
+
+
+def _name(group: str, key: bytes) -> tuple[bytes, bytes]:
+    """The name of an id in the tree, and what its record holds before the value."""
+    name = group.encode() + PLAIN + key
+    if len(name) <= _LONGEST_NAME:
+        return name, b""
+    return group.encode() + HASHED + hashlib.sha256(key).digest(), len(key).to_bytes(2, "big") + key
+
+
+def _checksum(name: bytes, rest: bytes | memoryview) -> bytes:
+    return _digest(rest, _seed(name))
+
+
+def apply(transaction: Transaction, batch: Batch) -> None:
+    """Carry out the operations of *batch*."""
+    if batch.columns is not None:
+        puts = [_record(batch.columns.group, key, value) for key, value in _pairs(batch.columns)]
+    else:
+        puts = _puts(transaction, batch.items())
+    transaction.cursor().putmulti(puts)
+
+
+def _puts(
+    transaction: Transaction, operations: Iterable[tuple[CheckpointId, bytes | None]]
+) -> list[tuple[bytes, bytes]]:
+    """Carry out the deletes among *operations*; the puts, as names and records."""
+    puts = []
+    group, start = "", b""
+    for id, value in operations:
+        if id.group != group:
+            group, start = id.group, id.group.encode() + PLAIN
+        name = start + id.key
+        if value is None:
+            transaction.delete(name if len(name) <= _LONGEST_NAME else _name(group, id.key)[0])
+        elif len(name) <= _LONGEST_NAME:  # no call: it would take as long as what LMDB does for a small value
+            puts.append((name, _digest(value, _seed(name)) + value))
+        else:
+            puts.append(_record(group, id.key, value))
+    return puts
+
+
+def _record(group: str, key: bytes, value: bytes | memoryview) -> tuple[bytes, bytes]:
+    name, head = _name(group, key)
+    rest = head + value if head else value
+    return name, _checksum(name, rest) + rest
+
+
+def _pairs(columns: Columns) -> Iterator[tuple[bytes, memoryview]]:
+    """What *columns* put, in order. A key may come twice, the last one counts."""
+    keys, values = columns.keys, columns.values
+    for (key, key_end), (value, value_end) in zip(
+        pairwise(keys.offsets.tolist()), pairwise(values.offsets.tolist()), strict=True
+    ):
+        yield bytes(keys.data[key:key_end]), values.data[value:value_end]
+
+
+def get(transaction: Transaction, id: CheckpointId) -> bytes | None:
+    """The value of *id*, None if there is none. Raise `Corruption` if it was damaged."""
+    name, head = _name(id.group, id.key)
+    record = transaction.get(name)
+    if record is None:
+        return None
+    rest = record[_CHECKSUM:]
+    if record[:_CHECKSUM] != _checksum(name, rest):
+        raise Corruption(f"the checksum of {id} does not match: it was damaged after it was written")
+    if rest[: len(head)] != head:
+        raise Corruption(f"another key is stored in the place of {id}")
+    return bytes(rest[len(head) :])
+
+
+def list_keys(transaction: Transaction, after: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+    """The next names after *after* and before *end*, at most a page of them, each with its key."""
+    cursor = transaction.cursor()
+    page: list[tuple[bytes, bytes]] = []
+    there = cursor.set_range(after)
+    while there and len(page) < PAGE and (name := bytes(cursor.key())) < end:
+        if name != after:
+            page.append((name, _key(name, cursor)))
+        there = cursor.next()
+    return page
+
+
+def _key(name: bytes, cursor: lmdb.Cursor[memoryview]) -> bytes:
+    group, _, key = name.partition(PLAIN)
+    if HASHED not in group:
+        return key
+    record = cursor.value()
+    start = _CHECKSUM + 2
+    key = bytes(record[start : start + int.from_bytes(record[_CHECKSUM:start], "big")])
+    if name != group.partition(HASHED)[0] + HASHED + hashlib.sha256(key).digest():
+        raise Corruption(f"the key of {name!r} does not match its hash: it was damaged after it was written")
+    return key
+
+
+def first_name(transaction: Transaction, start: bytes) -> bytes | None:
+    """The first name that is not before *start*; None if there is none."""
+    cursor = transaction.cursor()
+    return bytes(cursor.key()) if cursor.set_range(start) else None

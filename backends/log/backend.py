@@ -1,0 +1,140 @@
+"""`LogBackend`: the contract on top of the log of this process, which all handles of a root share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Self
+
+from safekeeper.backend import (
+    Backend,
+    Batch,
+    CheckpointId,
+    Compaction,
+    Damage,
+    Intact,
+    Receipt,
+    Stats,
+    Survives,
+)
+from safekeeper.backends.log.files import Files
+from safekeeper.backends.log.options import LogOptions
+from safekeeper.backends.log.process import Log, share, unshare
+from safekeeper.backends.log.salvage import Salvage
+from safekeeper.backends.log.verify import verify
+from safekeeper.backends.shared.local_files import os_errors_as_unavailable, survives_on, unavailable
+from safekeeper.url import Url
+
+
+class LogBackend(Backend):
+    """A handle of a log. All handles of a root in one process share its files and its writer."""
+
+    atomic_batch = True
+
+    def __init__(
+        self, root: str | os.PathLike[str], options: LogOptions | None = None, files: Files | None = None
+    ) -> None:
+        super().__init__()
+        self._root = Path(root)
+        self._options = options or LogOptions()
+        self._files = files or Files()
+        with os_errors_as_unavailable(self._root):
+            durable = survives_on(self._root)
+        self.survives = durable if self._options.sync == "always" else Survives.NOTHING
+        self.scope = self._options.scope_of_writes()
+        self._log: Log | None = None
+        self._lock = Lock()
+
+    @classmethod
+    def from_url(cls, url: Url) -> Self:
+        """Open `log:///absolute/path` or `log:relative/path`; the options are those of `LogOptions`."""
+        options = url.options(LogOptions)
+        return cls(url.local_path(), options)
+
+    def write(self, batch: Batch) -> Receipt:
+        self.check_open()
+        if not len(batch):
+            return Receipt(self.survives)
+        try:
+            log = self._log or self._shared(create=True)
+            return log.write(batch)
+        except OSError as error:
+            raise unavailable(self._root, error) from error
+
+    def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        self.check_open()
+        try:
+            log = self._log or self._find()
+            return log.root.read(ids) if log else [None] * len(ids)
+        except OSError as error:
+            raise unavailable(self._root, error) from error
+
+    def keys(self, group: str) -> Iterator[bytes]:
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            log = self._find()
+            for key in log.root.keys(group) if log else ():
+                self.check_open()
+                yield key
+
+    def groups(self) -> Iterator[str]:
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            log = self._find()
+            for group in log.root.groups() if log else ():
+                self.check_open()
+                yield group
+
+    def compact(self) -> Compaction:
+        """Rewrite whatever has a dead record in the folder of this process and in those of writers that are gone, as
+        fast as it goes. Those of other live writers are theirs to compact."""
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            log = self._find()
+            return log.compact() if log else Compaction(0, 0)
+
+    def stats(self) -> Stats:
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            log = self._find()
+            return log.stats() if log else Stats(0, 0)
+
+    def verify(self, checked: Callable[[int], object] = lambda _: None) -> Iterator[Damage]:
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            for damage in verify(self._root, checked):
+                self.check_open()
+                yield damage
+
+    def salvage(self, checked: Callable[[int], object] = lambda _: None) -> Iterator[Intact | Damage]:
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            for found in Salvage(self._root, checked).run():
+                self.check_open()
+                yield found
+
+    def _find(self) -> Log | None:
+        """The log behind this handle; None if there is no such folder, which then has nothing in it."""
+        with suppress(FileNotFoundError):
+            return self._shared(create=False)
+        return None
+
+    def _shared(self, create: bool) -> Log:
+        with self._lock:
+            self.check_open()
+            if self._log is None:
+                if create:
+                    self._files.make_folder(self._root)
+                self._log = share(self._root, self._options, self._files, self.survives)
+            return self._log
+
+    def close(self) -> None:
+        if self._owner != os.getpid():
+            return super().close()
+        with self._lock:
+            log, self._log = self._log, None
+            super().close()
+        return unshare(log) if log else None
