@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from safekeeper.bench.driver import Result
 from safekeeper.bench.measurements import Latencies
 from safekeeper.bench.properties import Exporter
-from safekeeper.metrics import Histogram, Metrics
+from safekeeper.keeper.metrics import Histogram, Metrics
 
 
 @dataclass(frozen=True, slots=True)

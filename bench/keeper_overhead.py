@@ -20,7 +20,7 @@ from statistics import median
 import safekeeper
 from safekeeper import Batch, Bounds, CheckpointId, SafeKeeper
 from safekeeper.bench.goals import Goal
-from safekeeper.queues.overflow import Overflow
+from safekeeper.keeper.overflow import Overflow
 
 IDS = [CheckpointId("bench", b"%d" % n) for n in range(1000)]
 STATE = b"x" * 100

@@ -17,7 +17,7 @@ from hdrh.histogram import HdrHistogram  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from safekeeper.errors import SafekeeperError
-from safekeeper.metrics import Histogram, Metrics
+from safekeeper.keeper.metrics import Histogram, Metrics
 
 _LONGEST = 3600 * 10**9  # nanoseconds
 _DIGITS = 3

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from safekeeper.errors import SafekeeperError
-from safekeeper.queues.overflow import Overflow
+from safekeeper.keeper.overflow import Overflow
 
 BACKEND_PREFIX = "backend."
 """`backend.NAME=VALUE` is the option NAME of the store's URL."""

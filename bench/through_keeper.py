@@ -19,8 +19,8 @@ from safekeeper.bench.session import OpenSessions, Session, Timer, direct_sessio
 from safekeeper.bench.workload import Source, Workload
 from safekeeper.errors import QueueFull, SafekeeperError
 from safekeeper.keeper import SafeKeeper
-from safekeeper.queues.queue import Bounds
-from safekeeper.queues.ticket import Ticket
+from safekeeper.keeper.lanes import Bounds
+from safekeeper.keeper.ticket import Ticket
 
 
 class KeeperSession(Session):

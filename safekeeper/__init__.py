@@ -33,9 +33,8 @@ from safekeeper.backend import (
     SupportsWorkers,
     Survives,
 )
-from safekeeper.checkpointed import Checkpointed
 from safekeeper.columns import Column, Columns
-from safekeeper.element import Element
+from safekeeper.elements import Checkpointed, Element
 from safekeeper.errors import (
     BadId,
     BadState,
@@ -49,15 +48,15 @@ from safekeeper.errors import (
     Unavailable,
 )
 from safekeeper.keeper import SafeKeeper
-from safekeeper.metrics import Histogram, Metrics
+from safekeeper.keeper.backoff import Backoff
+from safekeeper.keeper.fuse import Fuse
+from safekeeper.keeper.lanes import Bounds
+from safekeeper.keeper.metrics import Histogram, Metrics
+from safekeeper.keeper.reader import Progress
+from safekeeper.keeper.serializers import Serializer
+from safekeeper.keeper.ticket import Ticket
 from safekeeper.policy import Calibrate, Every, Trigger
-from safekeeper.queues.backoff import Backoff
-from safekeeper.queues.fuse import Fuse
-from safekeeper.queues.queue import Bounds
-from safekeeper.queues.reading import Progress
-from safekeeper.queues.ticket import Ticket
 from safekeeper.registry import open
-from safekeeper.serializers import Serializer
 from safekeeper.url import Size, Url
 
 __version__ = "0.1.0"

@@ -13,9 +13,9 @@ from typing import Any, Self
 
 from safekeeper.backend import CheckpointId, Receipt
 from safekeeper.keeper import SafeKeeper
-from safekeeper.queues.line import WaitingLine
-from safekeeper.queues.reading import Progress
-from safekeeper.queues.ticket import Entry, Ticket
+from safekeeper.keeper.line import WaitingLine
+from safekeeper.keeper.reader import Progress
+from safekeeper.keeper.ticket import Entry, Ticket
 
 
 class AsyncKeeper:

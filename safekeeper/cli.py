@@ -27,20 +27,16 @@ from rich.table import Column, Table
 from typer.core import TyperGroup
 
 import safekeeper
-from safekeeper import copying
+from safekeeper import stores
 from safekeeper.backend import (
-    Backend,
     Batch,
     CheckpointId,
     Damage,
-    Intact,
     SupportsCompaction,
-    SupportsSalvage,
     SupportsStats,
-    SupportsVerify,
     Survives,
 )
-from safekeeper.errors import Corruption, SafekeeperError
+from safekeeper.errors import SafekeeperError
 from safekeeper.registry import BUNDLED, Commands, commands, third_party
 
 _PLAIN: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
@@ -247,7 +243,7 @@ def ls(
 def verify(url: StoreUrl, as_json: AsJson = False) -> None:
     """Read and check everything in a store; list what is damaged. Exit code 1 if anything is."""
     with safekeeper.open(url) as store, _Counter("{:,} bytes checked") as counter:
-        found = list(store.verify(counter.add) if isinstance(store, SupportsVerify) else _verify_ids(store, counter))
+        found = list(stores.verify(store, counter.add))
     if as_json:
         _print_json([_damage_as_json(damage) for damage in found])
     else:
@@ -266,16 +262,6 @@ def _print_damage(found: Iterable[Damage]) -> None:
         print(f"{damage.place}: {damage.problem}" + (f" ({damage.id} is lost)" if damage.id else ""))
 
 
-def _verify_ids(store: Backend, counter: _Counter) -> Iterator[Damage]:
-    """The damage that shows by reading every id, for a backend that cannot check itself."""
-    for id in copying.ids_of(store):
-        try:
-            (value,) = store.read([id])
-            counter.add(len(value or b""))
-        except Corruption as error:
-            yield Damage(str(id), str(error), id)
-
-
 @app.command()
 def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help="The store to copy. It is not changed.")],
@@ -291,7 +277,7 @@ def copy(
     """
     if spark is None:
         with safekeeper.open(source) as old, safekeeper.open(target) as new, _Counter("{:,} ids copied") as counter:
-            copied = copying.copy(old, new, group, counter.add)
+            copied = stores.copy(old, new, group, counter.add)
     else:
         from safekeeper.spark.source import copy_on_spark
 
@@ -315,8 +301,8 @@ def repair(
     with safekeeper.open(source) as damaged, safekeeper.open(target) as new, _Counter("{:,} bytes checked") as counter:
         if next(new.groups(), None) is not None:
             _fail(f"{target} is not empty: give the URL of a new store")
-        salvaged = damaged.salvage(counter.add) if isinstance(damaged, SupportsSalvage) else _salvage(damaged, counter)
-        copied, lost = _copy_intact(salvaged, new)
+        repaired = stores.repair(damaged, new, counter.add)
+    copied, lost = repaired.copied, repaired.lost
     if as_json:
         _print_json({"copied": copied, "lost": [_damage_as_json(damage) for damage in lost]})
     else:
@@ -324,36 +310,6 @@ def repair(
         err.print(f"{copied:,} ids copied, " + (f"{len(lost):,} places damaged" if lost else "nothing is lost"))
     if lost:
         raise typer.Exit(1)
-
-
-def _copy_intact(salvaged: Iterable[Intact | Damage], target: Backend) -> tuple[int, list[Damage]]:
-    """Write what is intact; how many ids that were, and what is not."""
-    copied, lost = 0, list[Damage]()
-
-    def intact() -> Iterator[tuple[CheckpointId, bytes]]:
-        for found in salvaged:
-            if isinstance(found, Damage):
-                lost.append(found)
-            else:
-                yield found.id, found.value
-
-    for batch in copying.batches(intact()):
-        target.write(batch)
-        copied += len(batch)
-    return copied, lost
-
-
-def _salvage(store: Backend, counter: _Counter) -> Iterator[Intact | Damage]:
-    """What can be read id by id, for a backend that has nothing better."""
-    for id in copying.ids_of(store):
-        try:
-            (value,) = store.read([id])
-        except Corruption as error:
-            yield Damage(str(id), str(error), id)
-            continue
-        if value is not None:
-            counter.add(len(value))
-            yield Intact(id, value)
 
 
 @app.command()
@@ -371,7 +327,7 @@ def stat(url: StoreUrl, as_json: AsJson = False) -> None:
             stats = store.stats()
             facts |= {"ids": stats.ids, "bytes": stats.bytes_stored, **stats.details}
         else:
-            facts["ids"] = counter.total(1 for _ in copying.ids_of(store))
+            facts["ids"] = counter.total(1 for _ in stores.ids_of(store))
     if as_json:
         _print_json(facts)
         return

@@ -41,7 +41,7 @@ def test_nobody_imports_across_the_seam(copy):
         ("safekeeper/agent/server.py", "import safekeeper.backends.log", ABOVE),
         ("safekeeper/cli.py", "from safekeeper.backends.memory import MemoryBackend", ABOVE),
         ("safekeeper/spark/prune.py", "def f():\n    from safekeeper.backends import file", ABOVE),
-        ("backends/memory.py", "import safekeeper.keeper", BELOW),
+        ("backends/memory.py", "import safekeeper.keeper.keeper", BELOW),
         ("backends/file.py", "from safekeeper.agent import protocol", BELOW),
         ("backends/lmdb/layout.py", "from safekeeper.backends.log import location", ROOMS),
         ("backends/shared/checksums.py", "import safekeeper.backends.redis.layout", SHARED),

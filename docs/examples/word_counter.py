@@ -18,7 +18,7 @@ from fastapi import Body, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from safekeeper import Checkpointed, SafeKeeper, SafekeeperError
-from safekeeper.metrics import CONTENT_TYPE
+from safekeeper.keeper.metrics import CONTENT_TYPE
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from safekeeper.agent.protocol import VERSION
 from safekeeper.agent.server import Server
 from safekeeper.errors import SafekeeperError
 from safekeeper.keeper import SafeKeeper
-from safekeeper.queues.queue import Bounds
+from safekeeper.keeper.lanes import Bounds
 
 log = logging.getLogger(__name__)
 

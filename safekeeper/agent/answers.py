@@ -12,7 +12,7 @@ from safekeeper.agent.protocol import Code, Kind
 from safekeeper.backend import MAX_VALUE_BYTES, Backend, CheckpointId, PlacementCounts, SupportsPlacement, check_group
 from safekeeper.errors import BadId, Closed, Conflict, Corruption, SafekeeperError, TooLarge, Unavailable
 from safekeeper.keeper import SafeKeeper
-from safekeeper.queues.ticket import Ticket
+from safekeeper.keeper.ticket import Ticket
 from safekeeper.wire import BadFrame, Body
 
 Reply = tuple[Kind, list[bytes]]

@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 
 import safekeeper
 from safekeeper.backend import CheckpointId, Scope
-from safekeeper.copying import Copied, batches, copy_ids, ids_of, read_in_pieces, slices
 from safekeeper.errors import BadUrl
+from safekeeper.stores import Copied, batches, copy_ids, ids_of, read_in_pieces, slices
 from safekeeper.url import Url, guess
 
 _IDS_OF_A_TASK = 1024
@@ -81,7 +81,7 @@ class CheckpointReader(DataSourceReader):
 
 
 def copy_on_spark(source: str, target: str, groups: Sequence[str] | None, master: str) -> Copied:
-    """Copy from store to store by their URLs, with the tasks of the Spark at *master*. See `safekeeper.copying`."""
+    """Copy from store to store by their URLs, with the tasks of the Spark at *master*. See `safekeeper.stores`."""
     local = master.startswith("local")
     for url in (source, target):
         with safekeeper.open(url) as store:

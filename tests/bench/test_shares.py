@@ -17,7 +17,7 @@ from safekeeper.bench.measurements import Measurements
 from safekeeper.bench.properties import Settings
 from safekeeper.bench.shares import Share, merge, run_in_processes, split
 from safekeeper.errors import BadUrl, Unavailable
-from safekeeper.metrics import Metrics
+from safekeeper.keeper.metrics import Metrics
 from safekeeper.registry import open
 
 SETTINGS = Settings(recordcount=25, operationcount=100, fieldlength=5, updateproportion=0.5, readproportion=0.5)

@@ -6,7 +6,7 @@ import pytest
 
 from safekeeper import CheckpointId, Histogram, Receipt, SafeKeeper
 from safekeeper.backends.memory import MemoryBackend
-from safekeeper.metrics import CONTENT_TYPE, Metrics
+from safekeeper.keeper.metrics import CONTENT_TYPE, Metrics
 
 
 def test_a_histogram_knows_count_mean_and_quantiles():

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from safekeeper import BadState, CheckpointId, Corruption, SafeKeeper
-from safekeeper.serializers import Codec, serializer_named
+from safekeeper.keeper.serializers import Codec, serializer_named
 
 ID = CheckpointId("group", b"key")
 

@@ -11,7 +11,7 @@ import pytest
 
 from safekeeper import CheckpointId, SafeKeeper
 from safekeeper.backends.memory import MemoryBackend
-from safekeeper.serializers import is_immutable
+from safekeeper.keeper.serializers import is_immutable
 
 ID = CheckpointId("group", b"key")
 

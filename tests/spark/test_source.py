@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 
 import safekeeper
 from safekeeper import Batch, CheckpointId
-from safekeeper.copying import ids_of, read_in_pieces
 from safekeeper.spark import register, setting
+from safekeeper.stores import ids_of, read_in_pieces
 
 
 @pytest.fixture(scope="module")

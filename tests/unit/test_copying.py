@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import safekeeper
-from safekeeper import Batch, CheckpointId, copying
+from safekeeper import Batch, CheckpointId, stores
 from safekeeper.testing.ids import AWKWARD_GROUPS, AWKWARD_KEYS
 from safekeeper.testing.wrappers import Slow
 
@@ -20,7 +20,7 @@ def run(*arguments):
 
 def contents(url):
     with safekeeper.open(url) as store:
-        return dict(copying.read_in_pieces(store, copying.ids_of(store)))
+        return dict(stores.read_in_pieces(store, stores.ids_of(store)))
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_piece_holds_many_small_values_but_few_large_ones():
         for number in range(40):
             store.write(Batch({CheckpointId("g", b"%d" % number): large}))
         watched = Watched(store)
-        assert len(list(copying.read_in_pieces(watched, copying.ids_of(store)))) == 40
+        assert len(list(stores.read_in_pieces(watched, stores.ids_of(store)))) == 40
     first, *others = watched.reads
     assert first == (16, 16 * len(large))  # before anything is known of them
     assert max(size for _, size in others) <= 16 << 20
@@ -92,13 +92,13 @@ def test_a_piece_holds_many_small_values_but_few_large_ones():
     with safekeeper.open("memory:") as store:
         store.write(Batch({CheckpointId("g", b"%d" % number): b"small" for number in range(5000)}))
         watched = Watched(store)
-        assert len(list(copying.read_in_pieces(watched, copying.ids_of(store)))) == 5000
+        assert len(list(stores.read_in_pieces(watched, stores.ids_of(store)))) == 5000
     assert len(watched.reads) < 15
 
 
 def test_batches_are_bounded_and_none_is_empty():
     puts = [(CheckpointId("g", b"%d" % number), bytes(1 << 20)) for number in range(50)]
-    sizes = [batch.nbytes for batch in copying.batches(puts)]
+    sizes = [batch.nbytes for batch in stores.batches(puts)]
     assert sum(sizes) >= 50 << 20
     assert max(sizes) <= 17 << 20
-    assert list(copying.batches([])) == []
+    assert list(stores.batches([])) == []

@@ -17,15 +17,23 @@ from typing import Any, Self
 from safekeeper import registry
 from safekeeper.backend import MAX_VALUE_BYTES, Backend, CheckpointId
 from safekeeper.errors import BadState, SafekeeperError, TooLarge, Unavailable
-from safekeeper.metrics import Metrics
-from safekeeper.queues.backoff import Backoff
-from safekeeper.queues.fuse import Fuse
-from safekeeper.queues.overflow import Overflow
-from safekeeper.queues.pipeline import Pipeline
-from safekeeper.queues.queue import Bounds
-from safekeeper.queues.reading import Progress, Reader
-from safekeeper.queues.ticket import Callback, Entry, StateLock, Ticket
-from safekeeper.serializers import Codec, Compression, Migrate, Serializer, is_immutable, serializer_named, size_of
+from safekeeper.keeper.backoff import Backoff
+from safekeeper.keeper.fuse import Fuse
+from safekeeper.keeper.lanes import Bounds
+from safekeeper.keeper.metrics import Metrics
+from safekeeper.keeper.overflow import Overflow
+from safekeeper.keeper.pipeline import Pipeline
+from safekeeper.keeper.reader import Progress, Reader
+from safekeeper.keeper.serializers import (
+    Codec,
+    Compression,
+    Migrate,
+    Serializer,
+    is_immutable,
+    serializer_named,
+    size_of,
+)
+from safekeeper.keeper.ticket import Callback, Entry, StateLock, Ticket
 
 _SMALL = 4096  # bytes: to serialize so little takes less time than to hand it to another thread
 _BOUNDS = Bounds()

@@ -7,10 +7,10 @@ from threading import TIMEOUT_MAX
 from typing import Literal, TypeAlias, get_args
 
 from safekeeper.errors import QueueFull, Unavailable
-from safekeeper.queues.completions import Completions
-from safekeeper.queues.queue import LaneQueue
-from safekeeper.queues.stage import Stage
-from safekeeper.queues.ticket import Entry
+from safekeeper.keeper.completions import Completions
+from safekeeper.keeper.lanes import LaneQueue
+from safekeeper.keeper.stage import Stage
+from safekeeper.keeper.ticket import Entry
 
 _PATIENCE = 0.1  # seconds that an entry may be overtaken by others while it waits for room
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from threading import Condition, Lock
 
 from safekeeper.backend import CheckpointId
-from safekeeper.queues.ticket import Entry
+from safekeeper.keeper.ticket import Entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from threading import TIMEOUT_MAX, Condition, Lock, Thread
 
 from safekeeper.backend import CheckpointId
 from safekeeper.errors import SafekeeperError, Unavailable
-from safekeeper.metrics import Metrics
-from safekeeper.queues.notices import Notices, log_safely
-from safekeeper.queues.ticket import Callback, Entry, Outcome, Ticket
+from safekeeper.keeper.metrics import Metrics
+from safekeeper.keeper.notices import Notices, log_safely
+from safekeeper.keeper.ticket import Callback, Entry, Outcome, Ticket
 
 _log = logging.getLogger("safekeeper")
 

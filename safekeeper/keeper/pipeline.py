@@ -15,14 +15,14 @@ from typing import Any
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt
 from safekeeper.errors import Closed, SafekeeperError, Unavailable
-from safekeeper.metrics import Metrics
-from safekeeper.queues import lifetime
-from safekeeper.queues.backoff import Backoff
-from safekeeper.queues.completions import Completions
-from safekeeper.queues.overflow import Entrance, Overflow
-from safekeeper.queues.queue import Bounds
-from safekeeper.queues.stage import Stage
-from safekeeper.queues.ticket import Callback, Entry, Outcome, Ticket
+from safekeeper.keeper import lifetime
+from safekeeper.keeper.backoff import Backoff
+from safekeeper.keeper.completions import Completions
+from safekeeper.keeper.lanes import Bounds
+from safekeeper.keeper.metrics import Metrics
+from safekeeper.keeper.overflow import Entrance, Overflow
+from safekeeper.keeper.stage import Stage
+from safekeeper.keeper.ticket import Callback, Entry, Outcome, Ticket
 
 _GRACE = 1.0  # seconds for idle threads to end at close
 

@@ -1,7 +1,7 @@
-"""Moving checkpoints between stores, in pieces whose size is bounded whatever the values are.
+"""What can be done with whole stores, whatever their backends are: copy, verify, salvage, repair.
 
-A copy can be made again: an id that is already there is replaced. Whoever writes to the source meanwhile is not waited
-for, so stop the writers first.
+Everything is done in pieces whose size is bounded whatever the values are. A copy can be made again: an id that is
+already there is replaced. Whoever writes to the source meanwhile is not waited for, so stop the writers first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from safekeeper.backend import Backend, Batch, CheckpointId
+from safekeeper.backend import Backend, Batch, CheckpointId, Damage, Intact, SupportsSalvage, SupportsVerify
+from safekeeper.errors import Corruption
 
 _PIECE_BYTES = 16 << 20
 _FIRST_READ = 16
@@ -104,3 +105,60 @@ def slices(ids: Iterable[CheckpointId], size: int) -> Iterator[tuple[CheckpointI
     rest = iter(ids)
     while piece := tuple(islice(rest, size)):
         yield piece
+
+
+def verify(store: Backend, checked: Callable[[int], object] = lambda nbytes: None) -> Iterator[Damage]:
+    """Read and check everything in *store*; yield what is damaged. *checked* gets the bytes since the last call."""
+    if isinstance(store, SupportsVerify):
+        yield from store.verify(checked)
+        return
+    for found in _read_one_by_one(store, checked):
+        if isinstance(found, Damage):
+            yield found
+
+
+def salvage(store: Backend, checked: Callable[[int], object] = lambda nbytes: None) -> Iterator[Intact | Damage]:
+    """Every id of *store* whose last value is intact, and what is lost; the store itself is not changed."""
+    yield from store.salvage(checked) if isinstance(store, SupportsSalvage) else _read_one_by_one(store, checked)
+
+
+def _read_one_by_one(store: Backend, checked: Callable[[int], object]) -> Iterator[Intact | Damage]:
+    """What shows by reading every id, for a backend that has nothing better."""
+    for id in ids_of(store):
+        try:
+            (value,) = store.read([id])
+        except Corruption as error:
+            yield Damage(str(id), str(error), id)
+            continue
+        if value is not None:
+            checked(len(value))
+            yield Intact(id, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What became of a damaged store."""
+
+    copied: int
+    """How many ids are in the new store."""
+    lost: list[Damage]
+
+
+def repair(source: Backend, target: Backend, checked: Callable[[int], object] = lambda nbytes: None) -> Repaired:
+    """Write what is intact of *source* to *target*, which should be empty; say what is lost.
+
+    An id whose last value is damaged is lost; an older value does not take its place.
+    """
+    copied, lost = 0, list[Damage]()
+
+    def intact() -> Iterator[tuple[CheckpointId, bytes]]:
+        for found in salvage(source, checked):
+            if isinstance(found, Damage):
+                lost.append(found)
+            else:
+                yield found.id, found.value
+
+    for batch in batches(intact()):
+        target.write(batch)
+        copied += len(batch)
+    return Repaired(copied, lost)

@@ -17,8 +17,8 @@ from safekeeper.backend import CheckpointId, Receipt
 from safekeeper.errors import SafekeeperError
 
 if TYPE_CHECKING:
-    from safekeeper.queues.completions import Completions
-    from safekeeper.queues.queue import LaneQueue
+    from safekeeper.keeper.completions import Completions
+    from safekeeper.keeper.lanes import LaneQueue
 
 Outcome: TypeAlias = Receipt | SafekeeperError
 

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from safekeeper.backend import Backend, CheckpointId
 from safekeeper.errors import Corruption, Unavailable
-from safekeeper.queues.fuse import Fuse
-from safekeeper.queues.pipeline import Pipeline
+from safekeeper.keeper.fuse import Fuse
+from safekeeper.keeper.pipeline import Pipeline
 
 _log = logging.getLogger("safekeeper")
 

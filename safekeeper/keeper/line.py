@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from threading import Lock, Thread
 
-from safekeeper.queues.pipeline import Pipeline
-from safekeeper.queues.ticket import Callback, Entry
+from safekeeper.keeper.pipeline import Pipeline
+from safekeeper.keeper.ticket import Callback, Entry
 
 
 class WaitingLine:

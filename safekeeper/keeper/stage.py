@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import TIMEOUT_MAX, Condition, Lock, Thread, current_thread
 
-from safekeeper.queues.queue import Bounds, LaneQueue
-from safekeeper.queues.ticket import Entry
+from safekeeper.keeper.lanes import Bounds, LaneQueue
+from safekeeper.keeper.ticket import Entry
 
 
 class Stage:

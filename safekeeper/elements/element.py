@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from threading import RLock
 from typing import Generic, TypeVar
 
-from safekeeper.queues.ticket import Ticket
+from safekeeper.keeper.ticket import Ticket
 
 S = TypeVar("S")
 

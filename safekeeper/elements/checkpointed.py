@@ -22,13 +22,13 @@ from threading import Event, Lock, Thread
 from typing import Generic, Self, TypeVar
 
 from safekeeper.backend import CheckpointId, Receipt, check_group
-from safekeeper.element import Element
+from safekeeper.elements.element import Element
 from safekeeper.errors import Closed
 from safekeeper.keeper import SafeKeeper
+from safekeeper.keeper.notices import log_safely
+from safekeeper.keeper.reader import Progress
+from safekeeper.keeper.ticket import Ticket
 from safekeeper.policy import Calibrate, Every, Trigger, Ttl
-from safekeeper.queues.notices import log_safely
-from safekeeper.queues.reading import Progress
-from safekeeper.queues.ticket import Ticket
 
 _log = logging.getLogger("safekeeper")
 
