@@ -39,10 +39,10 @@ final class AgentConnection implements Closeable {
   private int request;
 
   /**
-   * How long the agent took to make a write durable, and the store's sync of it, in microseconds; how many files of the
-   * store were planned for certain servers since the agent was asked last, and how many of these went there.
+   * How long the agent took to make a write durable, in microseconds; how many files of the store were planned for
+   * certain servers since the agent was asked last, and how many of these went there.
    */
-  record Done(long storeMicros, long syncMicros, int planned, int hits) {}
+  record Done(long storeMicros, int planned, int hits) {}
 
   private record Message(int kind, ByteBuffer body) {}
 
@@ -157,7 +157,9 @@ final class AgentConnection implements Closeable {
       throw new IOException("the agent answered with a frame of kind " + message.kind);
     }
     ByteBuffer body = message.body;
-    return new Done(body.getLong(), body.getLong(), body.getInt(), body.getInt());
+    long storeMicros = body.getLong();
+    body.getLong(); // the time of the sync, which the JVM does not show
+    return new Done(storeMicros, body.getInt(), body.getInt());
   }
 
   /** The checksum over kind, request, length and body. */

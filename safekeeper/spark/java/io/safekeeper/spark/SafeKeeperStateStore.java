@@ -363,7 +363,7 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
     try {
       checkPhase("commit");
       require(!readOnly, "the store was opened for reading");
-      committed = provider.commit(this);
+      committed = provider.commit();
       end(Phase.COMMITTED);
       return version + 1;
     } catch (Exception error) {

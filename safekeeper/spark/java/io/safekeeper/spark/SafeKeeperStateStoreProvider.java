@@ -236,7 +236,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
 
   // ---- for the store
 
-  LoadedState.Committed commit(SafeKeeperStateStore store) throws IOException {
+  LoadedState.Committed commit() throws IOException {
     LoadedState.Committed committed = state.commit();
     LOG.info("Committed version {} of {}", committed.key().version(), id);
     if (conf.commitValidationEnabled()) {
