@@ -35,7 +35,7 @@ final class Agent {
   private static final int LONGEST_SOCKET_PATH = 100; // the kernel takes 107 bytes
   private static final long STOP_SECONDS = 5;
 
-  private final Settings settings;
+  private final AgentOptions options;
   private final ArrayDeque<AgentConnection> idle = new ArrayDeque<>();
   private Process process;
   private Path socket;
@@ -48,16 +48,14 @@ final class Agent {
     T send(AgentConnection connection) throws IOException;
   }
 
-  private Agent(Settings settings) {
-    this.settings = settings;
+  private Agent(AgentOptions options) {
+    this.options = options;
     Runtime.getRuntime().addShutdownHook(new Thread(this::stop, "safekeeper-agent-stop"));
   }
 
-  /** The agent for what these settings say about it. */
-  static Agent of(Settings settings) {
-    String key = String.join(
-        "\n", settings.python(), settings.url(), "" + settings.queueBytes(), "" + settings.retryMillis());
-    return AGENTS.computeIfAbsent(key, unused -> new Agent(settings));
+  /** The agent for these options, one for all that can share it. */
+  static Agent of(AgentOptions options) {
+    return AGENTS.computeIfAbsent(options.key(), unused -> new Agent(options));
   }
 
   /** Who sees what the backend writes, as the agent said: PROCESS, HOST or NETWORK. Starts the agent. */
@@ -79,7 +77,7 @@ final class Agent {
 
   /** Send a request, and send it again for a while when the agent dies or the store is unavailable. */
   <T> T ask(Request<T> request) throws IOException {
-    long patience = TimeUnit.MILLISECONDS.toNanos(settings.retryMillis());
+    long patience = TimeUnit.MILLISECONDS.toNanos(options.retryMillis());
     long started = System.nanoTime();
     boolean broken = false;
     for (long wait = 10; ; wait = Math.min(2 * wait, 1000)) {
@@ -146,7 +144,7 @@ final class Agent {
       folder = Files.createTempDirectory(Path.of("/tmp"), "safekeeper-");
     }
     socket = folder.resolve("s");
-    String python = settings.python();
+    String python = options.python();
     ProcessBuilder builder = new ProcessBuilder(python, "-m", "safekeeper.agent", socket.toString());
     builder.redirectError(ProcessBuilder.Redirect.INHERIT);
     try {
@@ -154,17 +152,17 @@ final class Agent {
     } catch (IOException error) {
       removeSocket();
       throw new IllegalStateException(
-          "the Python interpreter " + python + " does not start: set " + Settings.PREFIX
-              + "python, spark.pyspark.python or PYSPARK_PYTHON to one that has safekeeper installed",
+          "the Python interpreter " + python + " does not start: set " + options.pythonSetting()
+              + ", spark.pyspark.python or PYSPARK_PYTHON to one that has safekeeper installed",
           error);
     }
     restarts += wasStarted ? 1 : 0;
     wasStarted = true;
     OutputStream input = process.getOutputStream();
-    String options = JSON.writeValueAsString(Map.of(
-        "url", settings.url(), "queue_bytes", settings.queueBytes(), "retry_seconds", settings.retryMillis() / 1000.0));
+    String line = JSON.writeValueAsString(Map.of(
+        "url", options.url(), "queue_bytes", options.queueBytes(), "retry_seconds", options.retryMillis() / 1000.0));
     try {
-      input.write((options + "\n").getBytes(StandardCharsets.UTF_8));
+      input.write((line + "\n").getBytes(StandardCharsets.UTF_8));
       input.flush();
     } catch (IOException error) {
       LOG.debug("The agent ended before it read its options", error); // its answer says more
@@ -182,10 +180,10 @@ final class Agent {
     reader.start();
     String answer;
     try {
-      answer = line.get(settings.agentStartMillis(), TimeUnit.MILLISECONDS);
+      answer = line.get(options.startMillis(), TimeUnit.MILLISECONDS);
     } catch (TimeoutException error) {
       stop();
-      throw new IOException("the agent was not ready after " + settings.agentStartMillis() + " ms", error);
+      throw new IOException("the agent was not ready after " + options.startMillis() + " ms", error);
     } catch (ExecutionException error) {
       stop();
       throw new IOException("the agent could not be started", error);
@@ -207,7 +205,7 @@ final class Agent {
         ready.has("error")
             ? "the backend cannot be opened: " + ready.path("error").asText()
             : python + " -m safekeeper.agent did not start, its standard error says why: is safekeeper installed for"
-                + " that interpreter? " + Settings.PREFIX + "python chooses another one");
+                + " that interpreter? " + options.pythonSetting() + " chooses another one");
   }
 
   /** Whether a signal ended the agent, which says nothing against starting it again. */

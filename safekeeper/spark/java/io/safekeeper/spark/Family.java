@@ -1,5 +1,7 @@
 package io.safekeeper.spark;
 
+import org.apache.spark.sql.execution.streaming.state.RocksDBKeyStateEncoder;
+
 /** One column family of a state log: its keys, and once Spark has told how they are encoded, their order. */
 final class Family {
   /** The family that every store has. */
@@ -25,11 +27,11 @@ final class Family {
   }
 
   /** Begin to keep the keys in order, those that are there already too. Doing it twice is not an error. */
-  void keepOrder(FamilySpec spec) {
-    if (ordered != null || !spec.isScanned()) {
+  void keepOrder(RocksDBKeyStateEncoder encoder, int keyFields) {
+    if (ordered != null) {
       return;
     }
-    ordered = new OrderedIndex(spec.encoder(), spec.keyFields());
+    ordered = new OrderedIndex(encoder, keyFields);
     try (HashIndex.Snapshot all = index.snapshot()) {
       for (int address = all.next(); address != 0; address = all.next()) {
         ordered.put(pages.page(address), Pages.offset(address), address);

@@ -32,9 +32,11 @@ record FamilySpec(
     return new FamilySpec(name, keySchema, valueSchema, encoder, multiple, internal);
   }
 
-  /** Whether the keys are asked for by prefix or range, so that their order must be kept. */
-  boolean isScanned() {
-    return encoder.supportPrefixKeyScan() || encoder.supportsRangeScan();
+  /** Let the family keep its keys in order if they are asked for by prefix or range. */
+  void keepOrder(Family family) {
+    if (encoder.supportPrefixKeyScan() || encoder.supportsRangeScan()) {
+      family.keepOrder(encoder, keyFields());
+    }
   }
 
   int keyFields() {

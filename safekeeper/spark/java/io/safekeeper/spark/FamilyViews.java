@@ -63,7 +63,7 @@ final class FamilyViews {
   private View view(String name, Family family) {
     FamilySpec spec = specs.get(name);
     if (family != null) {
-      family.keepOrder(spec);
+      spec.keepOrder(family);
     }
     return new View(spec, family, new UnsafeRow(spec.valueFields()));
   }

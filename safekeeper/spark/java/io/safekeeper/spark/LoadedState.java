@@ -14,14 +14,14 @@ import org.slf4j.LoggerFactory;
  * The state of one partition in memory, and how it gets from one version to another: by undo, by replay of the
  * commits that are missing, and only where neither will do, by a load from the beginning.
  *
- * <p>For whoever holds the provider's {@link Lease}.
+ * <p>For whoever holds the provider's lease.
  */
 final class LoadedState {
   private static final Logger LOG = LoggerFactory.getLogger(LoadedState.class);
   private static final long PROGRESS_NANOS = TimeUnit.SECONDS.toNanos(5);
 
   private final Commits commits;
-  private final Settings settings;
+  private final CommitOptions options;
   private final Supplier<StateLog> newLog;
   private StateLog log; // null when nothing is loaded
   private long lastTime; // of the newest commit that was seen
@@ -41,9 +41,9 @@ final class LoadedState {
       long planned,
       long hits) {}
 
-  LoadedState(Commits commits, Settings settings, Supplier<StateLog> newLog) {
+  LoadedState(Commits commits, CommitOptions options, Supplier<StateLog> newLog) {
     this.commits = commits;
-    this.settings = settings;
+    this.options = options;
     this.newLog = newLog;
   }
 
@@ -193,13 +193,13 @@ final class LoadedState {
   Committed commit() throws IOException {
     long started = System.nanoTime();
     long appended = log.uncommittedBytes();
-    long cleaned = log.clean(settings.cleanAt());
+    long cleaned = log.clean(options.cleanAt());
     Savepoint base = log.current();
     long version = base.version() + 1;
     long time = Math.max(System.currentTimeMillis(), lastTime + 1);
     CommitKey key = new CommitKey(version, UUID.randomUUID().toString(), base.id(), log.oldestVersion(version), time);
     try (Commits.Writer writer = commits.write(key)) {
-      Frame.encode(log, version, settings.codec(), settings.valueBytes(), writer);
+      Frame.encode(log, version, options.codec(), options.valueBytes(), writer);
       long frameMicros = (System.nanoTime() - started) / 1000 - writer.micros();
       lastTime = time;
       log.endCommit(version);

@@ -74,10 +74,14 @@ final class ReadAhead {
       Thread.currentThread().interrupt();
       throw new InterruptedIOException("interrupted while reading");
     } catch (ExecutionException error) {
-      if (error.getCause() instanceof IOException cause) {
+      Throwable cause = error.getCause();
+      if (cause instanceof IOException) {
         throw new IOException(cause.getMessage(), cause);
       }
-      throw Sneaky.sneak(error.getCause());
+      if (cause instanceof Error fatal) {
+        throw fatal;
+      }
+      throw (RuntimeException) cause; // a source declares nothing else
     }
   }
 }

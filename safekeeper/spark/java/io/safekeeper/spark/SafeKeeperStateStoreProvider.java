@@ -82,18 +82,18 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
         columnFamilies);
     try {
       identity = QueryIdentity.of(stateStoreId, configuration);
-      agent = Agent.of(settings);
+      agent = Agent.of(settings.agent());
       Cluster.requireScope(agent.scope(), settings.url().replaceFirst(":.*", ":"));
     } catch (IOException error) {
       throw Sneaky.sneak(StateStoreErrors.cannotLoadStore(error));
     }
     commits = new Commits(agent, identity.group());
-    state = new LoadedState(commits, settings, this::newLog);
+    state = new LoadedState(commits, settings.commits(), this::newLog);
   }
 
   private StateLog newLog() {
     StateLog log = new StateLog(conf.maxVersionsToRetainInMemory(), settings.leastCommitBytes());
-    log.defaultFamily().keepOrder(families.get(FamilySpecs.DEFAULT));
+    families.get(FamilySpecs.DEFAULT).keepOrder(log.defaultFamily());
     return log;
   }
 

@@ -3,7 +3,7 @@ package io.safekeeper.spark;
 /**
  * A version of the state that the log can go back to: the one after a commit, or the empty one.
  *
- * @param id the commit's id, {@link CommitKey#NO_PARENT} for the empty state
+ * @param id the commit's id; the empty state has one, too, that whoever opens it chooses
  * @param version the commit's version
  * @param position where the log ended
  * @param undo how many entries the undo list had ever had

@@ -124,6 +124,16 @@ final class Settings {
     return mode.equals("adopt");
   }
 
+  /** What the agent is started with. */
+  AgentOptions agent() {
+    return new AgentOptions(python(), PREFIX + "python", url(), queueBytes(), agentStartMillis(), retryMillis());
+  }
+
+  /** How commits are made. */
+  CommitOptions commits() {
+    return new CommitOptions(codec(), valueBytes(), cleanAt());
+  }
+
   /** Read everything once, so that a wrong value shows before the first batch. */
   Settings check() {
     url();

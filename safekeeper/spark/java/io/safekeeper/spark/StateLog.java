@@ -19,7 +19,7 @@ import org.apache.spark.unsafe.Platform;
  * <p>Each change also notes which record was its key's newest before. Reading these notes backwards leads to any of the
  * last few versions: that is how an abort, a retry and a sibling of a commit are reached.
  *
- * <p>For one thread at a time; whoever holds the provider's {@link Lease}.
+ * <p>For one thread at a time; whoever holds the provider's lease.
  */
 final class StateLog {
   private final Pages pages;
