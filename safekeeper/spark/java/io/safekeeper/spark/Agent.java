@@ -43,11 +43,6 @@ final class Agent {
   private int restarts;
   private boolean wasStarted;
 
-  /** Something that is asked of the agent. It may be asked more than once. */
-  interface Request<T> {
-    T send(AgentConnection connection) throws IOException;
-  }
-
   private Agent(AgentOptions options) {
     this.options = options;
     Runtime.getRuntime().addShutdownHook(new Thread(this::stop, "safekeeper-agent-stop"));
@@ -76,7 +71,7 @@ final class Agent {
   }
 
   /** Send a request, and send it again for a while when the agent dies or the store is unavailable. */
-  <T> T ask(Request<T> request) throws IOException {
+  <T> T ask(AgentRequest<T> request) throws IOException {
     long patience = TimeUnit.MILLISECONDS.toNanos(options.retryMillis());
     long started = System.nanoTime();
     boolean broken = false;
@@ -99,7 +94,7 @@ final class Agent {
     }
   }
 
-  private <T> T askOnce(Request<T> request) throws IOException {
+  private <T> T askOnce(AgentRequest<T> request) throws IOException {
     AgentConnection connection = connect();
     boolean usable = false;
     try {

@@ -42,16 +42,16 @@ final class AgentConnection implements Closeable {
    * How long the agent took to make a write durable, in microseconds; how many files of the store were planned for
    * certain servers since the agent was asked last, and how many of these went there.
    */
-  record Done(long storeMicros, int planned, int hits) {}
+  record DoneReply(long storeMicros, int planned, int hits) {}
 
-  private record Message(int kind, ByteBuffer body) {}
+  private record Reply(int kind, ByteBuffer body) {}
 
   AgentConnection(Path socket) throws IOException {
     channel = SocketChannel.open(UnixDomainSocketAddress.of(socket));
   }
 
   /** Set a key to a value; the value is durable when this returns. */
-  Done put(String group, byte[] key, ByteBuffer value) throws IOException {
+  DoneReply put(String group, byte[] key, ByteBuffer value) throws IOException {
     ByteBuffer start = body(12 + 3 * group.length() + key.length);
     putBytes(start, group.getBytes(StandardCharsets.UTF_8));
     putBytes(start, key);
@@ -60,7 +60,7 @@ final class AgentConnection implements Closeable {
   }
 
   /** Delete keys; they are gone when this returns. A key that is not there is not an error. */
-  Done delete(String group, List<byte[]> keys) throws IOException {
+  DoneReply delete(String group, List<byte[]> keys) throws IOException {
     send(DELETE, keysBody(group, keys));
     return done(receive());
   }
@@ -70,13 +70,13 @@ final class AgentConnection implements Closeable {
     putBytes(body, group.getBytes(StandardCharsets.UTF_8));
     send(KEYS, body.flip());
     List<byte[]> keys = new ArrayList<>();
-    Message message = receive();
-    for (; message.kind == KEY_LIST; message = receive()) {
-      for (int count = message.body.getInt(); count > 0; count--) {
-        keys.add(getBytes(message.body));
+    Reply reply = receive();
+    for (; reply.kind == KEY_LIST; reply = receive()) {
+      for (int count = reply.body.getInt(); count > 0; count--) {
+        keys.add(getBytes(reply.body));
       }
     }
-    done(message);
+    done(reply);
     return keys;
   }
 
@@ -84,16 +84,16 @@ final class AgentConnection implements Closeable {
   List<byte[]> read(String group, List<byte[]> keys) throws IOException {
     send(READ, keysBody(group, keys));
     List<byte[]> values = new ArrayList<>();
-    Message message = receive();
-    for (; message.kind == VALUE; message = receive()) {
-      int index = message.body.getInt();
-      boolean found = message.body.get() != 0;
+    Reply reply = receive();
+    for (; reply.kind == VALUE; reply = receive()) {
+      int index = reply.body.getInt();
+      boolean found = reply.body.get() != 0;
       if (index != values.size()) {
         throw new IOException("the agent answered with value " + index + " instead of " + values.size());
       }
-      values.add(found ? getBytes(message.body) : null);
+      values.add(found ? getBytes(reply.body) : null);
     }
-    done(message);
+    done(reply);
     if (values.size() != keys.size()) {
       throw new IOException("the agent answered with " + values.size() + " values instead of " + keys.size());
     }
@@ -125,7 +125,7 @@ final class AgentConnection implements Closeable {
     }
   }
 
-  private Message receive() throws IOException {
+  private Reply receive() throws IOException {
     ByteBuffer head = read(HEAD_BYTES);
     int mark = head.getInt();
     int kind = head.get();
@@ -149,17 +149,17 @@ final class AgentConnection implements Closeable {
     if (answered != request) {
       throw new IOException("the agent answered request " + answered + " instead of " + request);
     }
-    return new Message(kind, body);
+    return new Reply(kind, body);
   }
 
-  private static Done done(Message message) throws IOException {
-    if (message.kind != DONE) {
-      throw new IOException("the agent answered with a frame of kind " + message.kind);
+  private static DoneReply done(Reply reply) throws IOException {
+    if (reply.kind != DONE) {
+      throw new IOException("the agent answered with a frame of kind " + reply.kind);
     }
-    ByteBuffer body = message.body;
+    ByteBuffer body = reply.body;
     long storeMicros = body.getLong();
     body.getLong(); // the time of the sync, which the JVM does not show
-    return new Done(storeMicros, body.getInt(), body.getInt());
+    return new DoneReply(storeMicros, body.getInt(), body.getInt());
   }
 
   /** The checksum over kind, request, length and body. */

@@ -61,14 +61,14 @@ final class ChangeFeed extends NextIterator<Tuple4<Enumeration.Value, UnsafeRow,
   private void read(CommitKey key) {
     batch = key.version() - 1;
     try {
-      commits.read(List.of(key), new Commits.Reader() {
+      commits.read(List.of(key), new CommitReader() {
         @Override
         public void records(byte[] bytes, int from, int to) {
           blocks.add(Arrays.copyOfRange(bytes, from, to)); // the buffer is used again for the next block
         }
 
         @Override
-        public void end(CommitKey commit, Frame.Head head) {}
+        public void end(CommitKey commit, CommitHead head) {}
       });
     } catch (IOException | RuntimeException error) {
       Path place = new Path(commits.group(), String.valueOf(key.version()));

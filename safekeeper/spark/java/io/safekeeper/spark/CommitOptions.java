@@ -5,6 +5,7 @@ package io.safekeeper.spark;
  *
  * @param codec how they are compressed
  * @param valueBytes a commit that is larger is written in parts
- * @param cleanAt how many times the size of the state a restart may have to read before commits begin to move old records
+ * @param cleanAt how many times the size of the state a restart may have to read before commits begin to move old
+ *     records
  */
-record CommitOptions(Codec codec, int valueBytes, double cleanAt) {}
+record CommitOptions(BlockCodec codec, int valueBytes, double cleanAt) {}

@@ -18,18 +18,6 @@ final class Commits {
   /** Held while the parts of a commit have no head yet, and while it is found out and deleted what nothing needs. */
   private final ReentrantLock unfinished = new ReentrantLock();
 
-  /** Receives the records of commits in order, block by block. */
-  interface Reader extends Frame.Sink {
-    /** These were all records of this commit. */
-    void end(CommitKey key, Frame.Head head);
-  }
-
-  /** Receives what is needed of a whole chain of commits. */
-  interface Loader extends Reader {
-    /** This is what the chain leads to, before anything else is known. */
-    void begin(Frame.Head newest);
-  }
-
   Commits(Agent agent, String group) {
     this.agent = agent;
     this.group = group;
@@ -48,84 +36,12 @@ final class Commits {
     return new History(agent.ask(connection -> connection.keys(group)));
   }
 
-  /**
-   * Writes the values of a commit, each durable when its method returns, and counts what that costs. To be closed,
-   * whether or not the head was written.
-   */
-  final class Writer implements Frame.Output, AutoCloseable {
-    private final CommitKey key;
-    private long bytes;
-    private long micros;
-    private long storeMicros;
-    private long planned;
-    private long hits;
-
-    private Writer(CommitKey key) {
-      this.key = key;
-    }
-
-    @Override
-    public void part(int number, ByteBuffer value) throws IOException {
-      if (!unfinished.isHeldByCurrentThread()) {
-        unfinished.lock();
-      }
-      put(key.part(number), value);
-    }
-
-    @Override
-    public void head(ByteBuffer value) throws IOException {
-      put(key.bytes(), value);
-    }
-
-    private void put(byte[] name, ByteBuffer value) throws IOException {
-      long started = System.nanoTime();
-      AgentConnection.Done done = agent.ask(connection -> connection.put(group, name, value));
-      storeMicros += done.storeMicros();
-      planned += done.planned();
-      hits += done.hits();
-      micros += (System.nanoTime() - started) / 1000;
-      bytes += value.remaining();
-    }
-
-    @Override
-    public void close() {
-      if (unfinished.isHeldByCurrentThread()) {
-        unfinished.unlock();
-      }
-    }
-
-    /** How many bytes were sent. */
-    long bytes() {
-      return bytes;
-    }
-
-    /** How long that took altogether. */
-    long micros() {
-      return micros;
-    }
-
-    /** How much of it the store took. */
-    long storeMicros() {
-      return storeMicros;
-    }
-
-    /** How many files the store had planned for certain servers. */
-    long planned() {
-      return planned;
-    }
-
-    /** How many of these went there. */
-    long hits() {
-      return hits;
-    }
-  }
-
-  Writer write(CommitKey key) {
-    return new Writer(key);
+  CommitWriter write(CommitKey key) {
+    return new CommitWriter(agent, group, key, unfinished);
   }
 
   /** Read commits, in this order. One that is not there is a {@link MissingCommit}. */
-  void read(List<CommitKey> chain, Reader reader) throws IOException {
+  void read(List<CommitKey> chain, CommitReader reader) throws IOException {
     read(chain, 0, reader);
   }
 
@@ -133,18 +49,18 @@ final class Commits {
    * Read a whole chain of commits, oldest first. The newest one says which bytes of the oldest nothing needs: they are
    * left out.
    */
-  void load(List<CommitKey> chain, Loader loader) throws IOException {
+  void load(List<CommitKey> chain, ChainReader loader) throws IOException {
     int last = chain.size() - 1;
     CommitKey newest = chain.get(last);
     byte[][] value = {null};
     readInOrder(List.of(newest.bytes()), (index, found) -> value[0] = present(newest, found));
-    Frame.Head head = Frame.head(value[0]);
+    CommitHead head = CommitFormat.head(value[0]);
     loader.begin(head);
     read(chain.subList(0, last), head.offset(), loader);
     decode(newest, value[0], last == 0 ? head.offset() : 0, loader);
   }
 
-  private void read(List<CommitKey> chain, long skipped, Reader reader) throws IOException {
+  private void read(List<CommitKey> chain, long skipped, CommitReader reader) throws IOException {
     List<byte[]> names = chain.stream().map(CommitKey::bytes).toList();
     readInOrder(names, (index, value) -> {
       CommitKey key = chain.get(index);
@@ -152,9 +68,9 @@ final class Commits {
     });
   }
 
-  private void decode(CommitKey key, byte[] value, long skipped, Reader reader) throws IOException {
-    Frame.Head head = Frame.head(value);
-    Frame.Decoder decoder = new Frame.Decoder(head.codec(), skipped, reader);
+  private void decode(CommitKey key, byte[] value, long skipped, CommitReader reader) throws IOException {
+    CommitHead head = CommitFormat.head(value);
+    CommitFormat.Decoder decoder = new CommitFormat.Decoder(head.codec(), skipped, reader);
     List<byte[]> parts = IntStream.range(0, head.parts()).mapToObj(key::part).toList();
     readInOrder(parts, (index, part) -> decoder.part(present(key, part)));
     if (decoder.head(value) != head.rawBytes() || head.version() != key.version()) {
@@ -170,7 +86,7 @@ final class Commits {
     return value;
   }
 
-  private void readInOrder(List<byte[]> names, ReadAhead.Values values) throws IOException {
+  private void readInOrder(List<byte[]> names, ReadAhead.ValueSink values) throws IOException {
     ReadAhead.read(names, some -> agent.ask(connection -> connection.read(group, some)), values);
   }
 

@@ -8,16 +8,8 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 final class FamilyViews {
   private final FamilySpecs specs;
   private final StateLog log;
-  private final View defaultView;
-  private final Map<String, View> others = new HashMap<>();
-
-  /**
-   * What is known of a family.
-   *
-   * @param family its keys; null if Spark knows the family and the state does not
-   * @param value the row that values are returned in
-   */
-  record View(FamilySpec spec, Family family, UnsafeRow value) {}
+  private final FamilyView defaultView;
+  private final Map<String, FamilyView> others = new HashMap<>();
 
   FamilyViews(FamilySpecs specs, StateLog log) {
     this.specs = specs;
@@ -26,12 +18,12 @@ final class FamilyViews {
   }
 
   /** The family of that name; one that Spark has not told of is refused. */
-  View get(String operation, String name) {
+  FamilyView get(String operation, String name) {
     if (FamilySpecs.DEFAULT.equals(name)) {
       return defaultView;
     }
-    View known = others.get(name);
-    if (known == null || known.family == null) {
+    FamilyView known = others.get(name);
+    if (known == null || known.family() == null) {
       specs.checkUse(operation, name);
       known = view(name, log.family(name));
       others.put(name, known);
@@ -40,9 +32,9 @@ final class FamilyViews {
   }
 
   /** The family of that name, created if the state has none. */
-  View getOrCreate(String operation, String name) {
-    View view = get(operation, name);
-    if (view.family == null) {
+  FamilyView getOrCreate(String operation, String name) {
+    FamilyView view = get(operation, name);
+    if (view.family() == null) {
       create(name);
       view = get(operation, name);
     }
@@ -60,11 +52,11 @@ final class FamilyViews {
     return log.removeFamily(name);
   }
 
-  private View view(String name, Family family) {
+  private FamilyView view(String name, Family family) {
     FamilySpec spec = specs.get(name);
     if (family != null) {
       spec.keepOrder(family);
     }
-    return new View(spec, family, new UnsafeRow(spec.valueFields()));
+    return new FamilyView(spec, family, new UnsafeRow(spec.valueFields()));
   }
 }

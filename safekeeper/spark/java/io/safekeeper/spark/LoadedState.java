@@ -31,7 +31,7 @@ final class LoadedState {
   /** What a commit did and cost: times in microseconds, the bytes of its records, and as they were sent. */
   record Committed(
       CommitKey key,
-      long frameMicros,
+      long encodeMicros,
       long agentMicros,
       long storeMicros,
       long appended,
@@ -125,7 +125,7 @@ final class LoadedState {
   }
 
   /** Applies a chain of commits to a log; says in Spark's log how far it is, where that takes long. */
-  private final class Replay implements Commits.Loader {
+  private final class Replay implements ChainReader {
     private final StateLog target;
     private final List<CommitKey> chain;
     private final boolean warm;
@@ -140,7 +140,7 @@ final class LoadedState {
     }
 
     @Override
-    public void begin(Frame.Head newest) {
+    public void begin(CommitHead newest) {
       target.expect(newest.live());
       target.passOver(newest.offset());
     }
@@ -156,7 +156,7 @@ final class LoadedState {
     }
 
     @Override
-    public void end(CommitKey key, Frame.Head head) {
+    public void end(CommitKey key, CommitHead head) {
       commitsRead++;
       target.endCommit(key.version());
       boolean last = commitsRead == chain.size();
@@ -198,15 +198,15 @@ final class LoadedState {
     long version = base.version() + 1;
     long time = Math.max(System.currentTimeMillis(), lastTime + 1);
     CommitKey key = new CommitKey(version, UUID.randomUUID().toString(), base.id(), log.oldestVersion(version), time);
-    try (Commits.Writer writer = commits.write(key)) {
-      Frame.encode(log, version, options.codec(), options.valueBytes(), writer);
-      long frameMicros = (System.nanoTime() - started) / 1000 - writer.micros();
+    try (CommitWriter writer = commits.write(key)) {
+      CommitFormat.encode(log, version, options.codec(), options.valueBytes(), writer);
+      long encodeMicros = (System.nanoTime() - started) / 1000 - writer.micros();
       lastTime = time;
       log.endCommit(version);
       log.addSavepoint(key.id(), version);
       return new Committed(
           key,
-          frameMicros,
+          encodeMicros,
           writer.micros() - writer.storeMicros(),
           writer.storeMicros(),
           appended,

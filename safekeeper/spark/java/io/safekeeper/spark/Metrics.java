@@ -14,7 +14,7 @@ import scala.jdk.javaapi.CollectionConverters;
 
 /** What a query's progress and the Spark UI show about a store. */
 final class Metrics {
-  private static final StateStoreCustomMetric FRAME =
+  private static final StateStoreCustomMetric ENCODE =
       time("safekeeperFrameMs", "time to build and compress commits");
   private static final StateStoreCustomMetric AGENT =
       time("safekeeperAgentMs", "time that commits spent on the way to the store");
@@ -45,7 +45,7 @@ final class Metrics {
 
   static Seq<StateStoreCustomMetric> all() {
     return CollectionConverters.asScala(List.of(
-            FRAME, AGENT, STORE, LOAD, COMMITS_READ, APPENDED, CLEANED, SHIPPED, LIVE, EXTENT, RESTARTS, PLANNED, HITS,
+            ENCODE, AGENT, STORE, LOAD, COMMITS_READ, APPENDED, CLEANED, SHIPPED, LIVE, EXTENT, RESTARTS, PLANNED, HITS,
             FORCED))
         .toSeq();
   }
@@ -54,7 +54,7 @@ final class Metrics {
   static StateStoreMetrics of(
       LoadedState state, long keys, LoadedState.Committed commit, boolean forced) {
     Map<StateStoreCustomMetric, Object> values = new LinkedHashMap<>();
-    values.put(FRAME, commit == null ? 0L : commit.frameMicros() / 1000);
+    values.put(ENCODE, commit == null ? 0L : commit.encodeMicros() / 1000);
     values.put(AGENT, commit == null ? 0L : commit.agentMicros() / 1000);
     values.put(STORE, commit == null ? 0L : commit.storeMicros() / 1000);
     values.put(LOAD, state.loadMicros() / 1000);

@@ -29,17 +29,17 @@ final class ReadAhead {
   private ReadAhead() {}
 
   /** Reads some values, in the order of their names. */
-  interface Source {
+  interface ValueSource {
     List<byte[]> read(List<byte[]> names) throws IOException;
   }
 
   /** Receives values in order; null for one that is not there. */
-  interface Values {
+  interface ValueSink {
     void accept(int index, byte[] value) throws IOException;
   }
 
   /** Hand over the value of each name, in this thread. */
-  static void read(List<byte[]> names, Source source, Values values) throws IOException {
+  static void read(List<byte[]> names, ValueSource source, ValueSink values) throws IOException {
     if (names.size() == 1) {
       values.accept(0, source.read(names).get(0));
       return;

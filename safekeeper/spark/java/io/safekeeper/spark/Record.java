@@ -3,7 +3,7 @@ package io.safekeeper.spark;
 import org.apache.spark.unsafe.Platform;
 
 /**
- * The layout of one record, the same in a page and in a commit's frame.
+ * The layout of one record, the same in a page and in a commit.
  *
  * <pre>
  * record:     key u32 | value u32 | extension u64 (if EXTENDED) | key bytes | value bytes
@@ -14,9 +14,9 @@ import org.apache.spark.unsafe.Platform;
  *             the column family, 0 without an extension; for MERGED, how many bytes at the end of the value are new
  * </pre>
  *
- * Numbers have the byte order of the machine, as Spark's rows have; a frame says which one it was. Frozen: a change
- * makes a new frame format. OUTDATED is a note for the memory that the record is in: whoever reads a frame, where it
- * stands on a record that has a successor in the same frame, passes over it.
+ * Numbers have the byte order of the machine, as Spark's rows have; a commit says which one it was. Frozen: a change
+ * makes a new format of commits. OUTDATED is a note for the memory that the record is in: whoever reads a commit, where
+ * it stands on a record that has a successor in the same commit, passes over it.
  */
 final class Record {
   /** The key was removed; there is no value. */
@@ -118,7 +118,7 @@ final class Record {
         return (int) (HEAD_BYTES + extension + key + value);
       }
     }
-    throw new IllegalStateException("a frame holds half a record at its byte " + offset);
+    throw new IllegalStateException("a commit holds half a record at its byte " + offset);
   }
 
   /** The address of a byte of an array, as Spark's {@code Platform} and rows take it. */

@@ -1,6 +1,5 @@
 package io.safekeeper.spark;
 
-import io.safekeeper.spark.FamilyViews.View;
 import java.util.HashSet;
 import java.util.Set;
 import org.apache.spark.TaskContext;
@@ -113,7 +112,7 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
 
   @Override
   public UnsafeRow get(UnsafeRow key, String family) {
-    View view = reading("get", family);
+    FamilyView view = reading("get", family);
     int address = find(view, key);
     if (address == 0) {
       return null;
@@ -159,7 +158,7 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
 
   @Override
   public Iterator<UnsafeRow> valuesIterator(UnsafeRow key, String family) {
-    View view = lists("valuesIterator", family);
+    FamilyView view = lists("valuesIterator", family);
     int address = find(view, key);
     UnsafeRow row = new UnsafeRow(view.spec().valueFields());
     if (address == 0) {
@@ -172,67 +171,67 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
 
   @Override
   public StateStoreIterator<UnsafeRowPair> iterator(String family) {
-    View view = reading("iterator", family);
+    FamilyView view = reading("iterator", family);
     return pairs(view, all(view), false);
   }
 
   @Override
   public StateStoreIterator<UnsafeRowPair> iteratorWithMultiValues(String family) {
-    View view = lists("iteratorWithMultiValues", family);
+    FamilyView view = lists("iteratorWithMultiValues", family);
     return pairs(view, all(view), true);
   }
 
   @Override
   public StateStoreIterator<UnsafeRowPair> prefixScan(UnsafeRow prefix, String family) {
-    View view = reading("prefixScan", family);
+    FamilyView view = reading("prefixScan", family);
     return pairs(view, startingWith(view, prefix), false);
   }
 
   @Override
   public StateStoreIterator<UnsafeRowPair> prefixScanWithMultiValues(UnsafeRow prefix, String family) {
-    View view = lists("prefixScanWithMultiValues", family);
+    FamilyView view = lists("prefixScanWithMultiValues", family);
     return pairs(view, startingWith(view, prefix), true);
   }
 
   @Override
   public StateStoreIterator<UnsafeRowPair> rangeScan(Option<UnsafeRow> from, Option<UnsafeRow> to, String family) {
-    View view = reading("rangeScan", family);
+    FamilyView view = reading("rangeScan", family);
     return pairs(view, between(view, from, to), false);
   }
 
   @Override
   public StateStoreIterator<UnsafeRowPair> rangeScanWithMultiValues(
       Option<UnsafeRow> from, Option<UnsafeRow> to, String family) {
-    View view = lists("rangeScanWithMultiValues", family);
+    FamilyView view = lists("rangeScanWithMultiValues", family);
     return pairs(view, between(view, from, to), true);
   }
 
-  private int find(View view, UnsafeRow key) {
+  private int find(FamilyView view, UnsafeRow key) {
     return view.family() == null
         ? 0
         : log.find(view.family(), key.getBaseObject(), key.getBaseOffset(), key.getSizeInBytes());
   }
 
-  private StateStoreIterator<UnsafeRowPair> pairs(View view, Addresses addresses, boolean everyValue) {
+  private StateStoreIterator<UnsafeRowPair> pairs(FamilyView view, Addresses addresses, boolean everyValue) {
     return RowPairs.over(log.pages().table(), addresses, view.spec(), everyValue);
   }
 
-  private Addresses all(View view) {
+  private Addresses all(FamilyView view) {
     return view.family() == null ? () -> 0 : log.all(view.family());
   }
 
-  private Addresses startingWith(View view, UnsafeRow prefix) {
+  private Addresses startingWith(FamilyView view, UnsafeRow prefix) {
     require(view.spec().encoder().supportPrefixKeyScan(), "a prefix scan needs a key encoding with a prefix");
     byte[] encoded = view.spec().encoder().encodePrefixKey(prefix);
     return view.family() == null ? () -> 0 : view.family().ordered().startingWith(encoded);
   }
 
-  private Addresses between(View view, Option<UnsafeRow> from, Option<UnsafeRow> to) {
+  private Addresses between(FamilyView view, Option<UnsafeRow> from, Option<UnsafeRow> to) {
     require(view.spec().encoder().supportsRangeScan(), "a range scan needs a key encoding that is ordered");
     return view.family() == null ? () -> 0 : view.family().ordered().between(encoded(view, from), encoded(view, to));
   }
 
-  private static byte[] encoded(View view, Option<UnsafeRow> key) {
+  private static byte[] encoded(FamilyView view, Option<UnsafeRow> key) {
     return key.isEmpty() ? null : view.spec().encoder().encodeKey(key.get());
   }
 
@@ -241,7 +240,7 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
   @Override
   public void put(UnsafeRow key, UnsafeRow value, String family) {
     require(value != null, "Cannot put a null value");
-    View view = writing("put", family);
+    FamilyView view = writing("put", family);
     if (view.spec().multiple()) {
       putList(key, new UnsafeRow[] {value}, family);
     } else {
@@ -251,7 +250,7 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
 
   @Override
   public void putList(UnsafeRow key, UnsafeRow[] values, String family) {
-    View view = writing("putList", family);
+    FamilyView view = writing("putList", family);
     requireLists(view, "putList");
     byte[] list = new byte[ValueList.sizeOf(values)];
     ValueList.write(values, list, 0);
@@ -266,7 +265,7 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
 
   @Override
   public void mergeList(UnsafeRow key, UnsafeRow[] values, String family) {
-    View view = writing("merge", family);
+    FamilyView view = writing("merge", family);
     requireLists(view, "merge");
     int address = find(view, key);
     int before = address == 0 ? 0 : Record.valueLength(log.pages().page(address), Pages.offset(address));
@@ -282,13 +281,13 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
 
   @Override
   public void remove(UnsafeRow key, String family) {
-    View view = writing("remove", family);
+    FamilyView view = writing("remove", family);
     log.remove(view.family(), key.getBaseObject(), key.getBaseOffset(), key.getSizeInBytes());
   }
 
   @Override
   public void deleteRange(UnsafeRow from, UnsafeRow to, String family) {
-    View view = writing("deleteRange", family);
+    FamilyView view = writing("deleteRange", family);
     require(view.spec().encoder().supportsDeleteRange(), "deleteRange needs a RangeKeyScanStateEncoderSpec");
     byte[][] table = log.pages().table();
     Addresses doomed = between(view, Option.apply(from), Option.apply(to));
@@ -299,7 +298,7 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
     }
   }
 
-  private void append(View view, UnsafeRow key, Object value, long valueAt, int valueLength, int added) {
+  private void append(FamilyView view, UnsafeRow key, Object value, long valueAt, int valueLength, int added) {
     Object keyBase = key.getBaseObject();
     log.put(
         view.family(), keyBase, key.getBaseOffset(), key.getSizeInBytes(), value, valueAt, valueLength, added);
@@ -337,21 +336,21 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
     return CollectionConverters.asScala(names).toSet();
   }
 
-  private View reading(String operation, String family) {
+  private FamilyView reading(String operation, String family) {
     if (!hasCommitted() || !provider.isLeasedBy(this)) { // what was committed can be read while the task goes on
       checkPhase(operation);
     }
     return families.get(operation, family);
   }
 
-  private View writing(String operation, String family) {
+  private FamilyView writing(String operation, String family) {
     checkPhase(operation);
     require(!readOnly, "the store was opened for reading");
     return families.getOrCreate(operation, family);
   }
 
-  private View lists(String operation, String family) {
-    View view = reading(operation, family);
+  private FamilyView lists(String operation, String family) {
+    FamilyView view = reading(operation, family);
     requireLists(view, operation);
     return view;
   }
@@ -432,7 +431,7 @@ final class SafeKeeperStateStore implements StateStore, Lease.Holder {
     }
   }
 
-  private static void requireLists(View view, String operation) {
+  private static void requireLists(FamilyView view, String operation) {
     require(view.spec().multiple(), operation + " needs a column family with several values for a key");
   }
 

@@ -72,10 +72,10 @@ final class Settings {
    * {@code codec}: how commits are compressed, {@code zstd} (the default), {@code lz4}, which is faster and larger,
    * or none.
    */
-  Codec codec() {
+  BlockCodec codec() {
     String name = get("codec").orElse("zstd");
     try {
-      return Codec.valueOf(name.toUpperCase(Locale.ROOT));
+      return BlockCodec.valueOf(name.toUpperCase(Locale.ROOT));
     } catch (IllegalArgumentException error) {
       throw bad("codec", name, "zstd, lz4 or none");
     }

@@ -14,7 +14,7 @@ import org.apache.spark.unsafe.Platform;
 
 /**
  * Does random things to a {@link StateLog} and to plain maps, and compares them: puts, removes, commits, aborts,
- * going back, catching up, cleaning, loading from frames, and iterators that are read while all that goes on. {@code main} takes
+ * going back, catching up, cleaning, loading from commits, and iterators that are read while all that goes on. {@code main} takes
  * a seed and a number of steps; the same seed does the same things.
  */
 public final class StateLogModel {
@@ -26,7 +26,7 @@ public final class StateLogModel {
   private final int leastWeight;
   private final int pageBytes;
   private final double cleanAt;
-  private final Codec codec;
+  private final BlockCodec codec;
   private final int limit;
   private final boolean checksEachStep; // which lets the index know of each put; else it learns of several at once
   private StateLog log;
@@ -66,7 +66,7 @@ public final class StateLogModel {
     this.pageBytes = pageBytes;
     this.cleanAt = cleanAt;
     leastWeight = 1 << random.nextInt(14);
-    codec = Codec.values()[random.nextInt(3)];
+    codec = BlockCodec.values()[random.nextInt(3)];
     limit = random.nextBoolean() ? 64 << 20 : 8192;
     checksEachStep = random.nextBoolean();
     log = emptyLog();
@@ -197,7 +197,7 @@ public final class StateLogModel {
 
   private List<byte[]> values(long number) {
     List<byte[]> values = new ArrayList<>();
-    Frame.Output output = new Frame.Output() {
+    CommitFormat.Output output = new CommitFormat.Output() {
       @Override
       public void part(int part, ByteBuffer value) {
         check(part == values.size(), "the number of a part");
@@ -212,7 +212,7 @@ public final class StateLogModel {
       }
     };
     try {
-      Frame.encode(log, number, codec, limit, output);
+      CommitFormat.encode(log, number, codec, limit, output);
     } catch (IOException error) {
       throw new UncheckedIOException(error);
     }
@@ -248,11 +248,11 @@ public final class StateLogModel {
     log.undoTo(from.id);
     for (Version version : versions.subList(versions.indexOf(from) + 1, size)) {
       replay(version, 0);
-      Frame.Head head = Frame.head(version.values.get(version.values.size() - 1));
+      CommitHead head = CommitFormat.head(version.values.get(version.values.size() - 1));
       log.advanceHead(head.oldest(), head.offset());
       log.addSavepoint(version.id, version.number);
       check(log.oldestVersion(version.number) >= version.oldest, "the oldest commit that is needed");
-      check(log.size() == head.live(), "the keys that a frame counts");
+      check(log.size() == head.live(), "the keys that a commit counts");
     }
     check(log.extentBytes() <= Math.max(extent, leastWeight), "what a load would replay"); // a last one may be empty
   }
@@ -268,7 +268,7 @@ public final class StateLogModel {
       log = new StateLog(3, leastWeight, pageBytes);
     }
     if (target.number > 0) {
-      Frame.Head head = Frame.head(target.values.get(target.values.size() - 1));
+      CommitHead head = CommitFormat.head(target.values.get(target.values.size() - 1));
       log.expect(random.nextBoolean() ? head.live() : 0);
       log.passOver(head.offset());
       for (Version version : versions) {
@@ -276,7 +276,7 @@ public final class StateLogModel {
           replay(version, version.number == target.oldest ? head.offset() : 0);
         }
       }
-      check(head.live() == log.size(), "the keys that a frame counts");
+      check(head.live() == log.size(), "the keys that a commit counts");
       check(log.headOffset() == head.offset() || target.number == target.oldest, "how much of it is needed no more");
       log.addSavepoint(target.id, target.number);
     }
@@ -285,15 +285,15 @@ public final class StateLogModel {
 
   private void replay(Version version, long skipped) {
     byte[] headBytes = version.values.get(version.values.size() - 1);
-    Frame.Head head = Frame.head(headBytes);
-    check(head.parts() == version.values.size() - 1, "the parts that a frame counts");
-    Frame.Decoder decoder = new Frame.Decoder(head.codec(), skipped, log::replay);
+    CommitHead head = CommitFormat.head(headBytes);
+    check(head.parts() == version.values.size() - 1, "the parts that a commit counts");
+    CommitFormat.Decoder decoder = new CommitFormat.Decoder(head.codec(), skipped, log::replay);
     for (int i = 0; i < head.parts(); i++) {
       check(version.values.get(i).length <= limit, "the size of a part");
       decoder.part(version.values.get(i));
     }
     check(headBytes.length <= limit, "the size of a head");
-    check(decoder.head(headBytes) == head.rawBytes(), "the bytes that a frame counts");
+    check(decoder.head(headBytes) == head.rawBytes(), "the bytes that a commit counts");
     log.endCommit(version.number);
   }
 

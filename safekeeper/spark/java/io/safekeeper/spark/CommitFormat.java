@@ -23,7 +23,7 @@ import net.jpountz.xxhash.XXHashFactory;
  * oldest record that is needed lies: so many raw bytes into the commit of that version. Flag 1: the records' numbers
  * are big endian. Frozen: another layout is another format.
  */
-final class Frame {
+final class CommitFormat {
   private static final int HEAD_MARK = 0x31434b53; // "SKC1"
   private static final int PART_MARK = 0x31504b53; // "SKP1"
   private static final byte FORMAT = 1;
@@ -37,15 +37,7 @@ final class Frame {
   private static final int GOES_ON = 1 << 31;
   private static final int SMALLEST_BUFFER = 64 << 10;
 
-  private Frame() {}
-
-  /** What a frame's head says. */
-  record Head(Codec codec, int parts, long version, long live, long oldest, long offset, long rawBytes) {}
-
-  /** Receives the records of a frame, block by block. */
-  interface Sink {
-    void records(byte[] bytes, int from, int to);
-  }
+  private CommitFormat() {}
 
   /** Takes the values of a commit in order, the head last. A value's bytes are used again when this has returned. */
   interface Output {
@@ -59,7 +51,7 @@ final class Frame {
    *
    * @param limit the most bytes that a value may have
    */
-  static void encode(StateLog log, long version, Codec codec, int limit, Output output) throws IOException {
+  static void encode(StateLog log, long version, BlockCodec codec, int limit, Output output) throws IOException {
     Encoder encoder = new Encoder(codec, limit, log.uncommittedBytes(), output);
     Pages.Walk walk = log.uncommitted();
     int blockBytes = Math.min(BLOCK_BYTES, limit / 4);
@@ -79,17 +71,17 @@ final class Frame {
   }
 
   /** What the head says; the blocks are not looked at. */
-  static Head head(byte[] value) {
+  static CommitHead head(byte[] value) {
     ByteBuffer head = check(value, HEAD_MARK, HEAD_BYTES);
     byte format = head.get();
     if (format != FORMAT) {
       throw new IllegalStateException("a commit has the format " + format + ": it was written by a later version");
     }
-    Codec codec = Codec.of(head.get());
+    BlockCodec codec = BlockCodec.of(head.get());
     if (head.getShort() != FLAGS) {
       throw new IllegalStateException("a commit was written on a machine with another byte order");
     }
-    return new Head(
+    return new CommitHead(
         codec, head.getInt(), head.getLong(), head.getLong(), head.getLong(), head.getLong(), head.getLong());
   }
 
@@ -107,15 +99,15 @@ final class Frame {
 
   /** Takes the values of a commit, the parts before the head, and hands their records to a sink. */
   static final class Decoder {
-    private final Codec codec;
+    private final BlockCodec codec;
     private final long skipped;
-    private final Sink sink;
+    private final RecordSink sink;
     private byte[] records = new byte[0];
     private int begun; // bytes of a record that goes on in the next block
     private long bytes;
 
     /** The sink does not get the first {@code skipped} bytes, which are whole records. */
-    Decoder(Codec codec, long skipped, Sink sink) {
+    Decoder(BlockCodec codec, long skipped, RecordSink sink) {
       this.codec = codec;
       this.skipped = skipped;
       this.sink = sink;
@@ -161,13 +153,13 @@ final class Frame {
 
   /** Collects blocks into values, all in one buffer: a part begins where the rest of a head would. */
   private static final class Encoder {
-    private final Codec codec;
+    private final BlockCodec codec;
     private final int limit;
     private final Output output;
     private ByteBuffer current;
     private int parts;
 
-    Encoder(Codec codec, int limit, long rawBytes, Output output) {
+    Encoder(BlockCodec codec, int limit, long rawBytes, Output output) {
       this.codec = codec;
       this.limit = limit;
       this.output = output;

@@ -4,8 +4,8 @@ import com.github.luben.zstd.Zstd;
 import java.util.Arrays;
 import net.jpountz.lz4.LZ4Factory;
 
-/** How the blocks of a frame are compressed. The libraries are those that Spark itself ships. */
-enum Codec {
+/** How the blocks of a commit are compressed. The libraries are those that Spark itself ships. */
+enum BlockCodec {
   NONE(0) {
     @Override
     int bound(int length) {
@@ -70,18 +70,18 @@ enum Codec {
   /** As fast as LZ4, and half its bytes: rows repeat one another word by word, which no level needs long to find. */
   private static final int ZSTD_LEVEL = -2;
 
-  /** The number that stands for it in a frame; frozen. */
+  /** The number that stands for it in a commit; frozen. */
   final byte number;
 
-  Codec(int number) {
+  BlockCodec(int number) {
     this.number = (byte) number;
   }
 
-  static Codec of(byte number) {
+  static BlockCodec of(byte number) {
     return Arrays.stream(values())
         .filter(codec -> codec.number == number)
         .findFirst()
-        .orElseThrow(() -> new IllegalStateException("a frame is compressed by the unknown codec " + number));
+        .orElseThrow(() -> new IllegalStateException("a commit is compressed by the unknown codec " + number));
   }
 
   /** How long the result of {@link #compress} can get. */
@@ -95,7 +95,7 @@ enum Codec {
 
   private static void checkLength(long found, int expected) {
     if (found != expected) {
-      throw new IllegalStateException("a block of a frame has " + found + " bytes instead of " + expected);
+      throw new IllegalStateException("a block of a commit has " + found + " bytes instead of " + expected);
     }
   }
 }
