@@ -21,7 +21,7 @@ import net.jpountz.xxhash.XXHashFactory;
  */
 final class AgentConnection implements Closeable {
   private static final int MARK = 0x31414b53; // "SKA1"
-  private static final int HEAD_BYTES = 21;
+  private static final int HEADER_BYTES = 21;
   private static final int MAX_BODY_BYTES = 65 << 20;
   private static final int SLICE_BYTES = 256 << 10;
 
@@ -118,24 +118,24 @@ final class AgentConnection implements Closeable {
     for (ByteBuffer part : body) {
       length += part.remaining();
     }
-    ByteBuffer head = body(HEAD_BYTES).putInt(MARK).put((byte) kind).putInt(++request).putInt(length);
-    write(head.putLong(checksum(head, body)).flip());
+    ByteBuffer header = body(HEADER_BYTES).putInt(MARK).put((byte) kind).putInt(++request).putInt(length);
+    write(header.putLong(checksum(header, body)).flip());
     for (ByteBuffer part : body) {
       write(part);
     }
   }
 
   private Reply receive() throws IOException {
-    ByteBuffer head = read(HEAD_BYTES);
-    int mark = head.getInt();
-    int kind = head.get();
-    int answered = head.getInt();
-    int length = head.getInt();
+    ByteBuffer header = read(HEADER_BYTES);
+    int mark = header.getInt();
+    int kind = header.get();
+    int answered = header.getInt();
+    int length = header.getInt();
     if (mark != MARK || length < 0 || length > MAX_BODY_BYTES) {
       throw new IOException("the agent's answer is not of this protocol");
     }
     ByteBuffer body = read(length);
-    if (head.getLong(HEAD_BYTES - 8) != checksum(head, body)) {
+    if (header.getLong(HEADER_BYTES - 8) != checksum(header, body)) {
       throw new IOException("the agent's answer has a wrong checksum");
     }
     if (kind == ERROR) {
@@ -163,9 +163,9 @@ final class AgentConnection implements Closeable {
   }
 
   /** The checksum over kind, request, length and body. */
-  private long checksum(ByteBuffer head, ByteBuffer... body) {
+  private long checksum(ByteBuffer header, ByteBuffer... body) {
     hash.reset();
-    hash.update(head.array(), 4, HEAD_BYTES - 12);
+    hash.update(header.array(), 4, HEADER_BYTES - 12);
     for (ByteBuffer part : body) {
       hash.update(part.array(), part.arrayOffset() + part.position(), part.remaining());
     }

@@ -32,7 +32,7 @@ final class CommitFormat {
   private static final int CHECKED_FROM = 12;
   private static final int HEAD_BYTES = 60;
   private static final int PART_BYTES = CHECKED_FROM;
-  private static final int BLOCK_HEAD_BYTES = 8;
+  private static final int BLOCK_HEADER_BYTES = 8;
   private static final int BLOCK_BYTES = 256 << 10;
   private static final int GOES_ON = 1 << 31;
   private static final int SMALLEST_BUFFER = 64 << 10;
@@ -67,7 +67,7 @@ final class CommitFormat {
       to = walk.offset() + Record.size(page, walk.offset());
     }
     encoder.addBlock(page, from, to);
-    encoder.finish(version, log.size(), log.oldestVersion(version), log.headOffset(), log.uncommittedBytes());
+    encoder.finish(version, log.size(), log.oldestVersion(version), log.startOffset(), log.uncommittedBytes());
   }
 
   /** What the head says; the blocks are not looked at. */
@@ -178,7 +178,7 @@ final class CommitFormat {
     }
 
     private void addBlock(byte[] page, int from, int to, int flag) throws IOException {
-      int most = BLOCK_HEAD_BYTES + codec.bound(to - from);
+      int most = BLOCK_HEADER_BYTES + codec.bound(to - from);
       if (most > limit - current.position() && current.position() > HEAD_BYTES) {
         output.part(parts++, sealed(PART_MARK, HEAD_BYTES - PART_BYTES));
         current.position(HEAD_BYTES);
@@ -188,8 +188,8 @@ final class CommitFormat {
         current = larger.order(ByteOrder.LITTLE_ENDIAN).put(current.flip());
       }
       int at = current.position();
-      int length = codec.compress(page, from, to - from, current.array(), at + BLOCK_HEAD_BYTES);
-      current.putInt(to - from | flag).putInt(length).position(at + BLOCK_HEAD_BYTES + length);
+      int length = codec.compress(page, from, to - from, current.array(), at + BLOCK_HEADER_BYTES);
+      current.putInt(to - from | flag).putInt(length).position(at + BLOCK_HEADER_BYTES + length);
     }
 
     void finish(long version, long live, long oldest, long offset, long rawBytes) throws IOException {

@@ -4,7 +4,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * What a load of the log must replay: everything from the head, the oldest record that may be some key's newest, to
+ * What a load of the log must replay: everything from the start, the oldest record that may be some key's newest, to
  * the end. Reading a commit costs something however small it is, so each weighs at least {@code leastWeight}.
  */
 final class Extent {
@@ -12,24 +12,24 @@ final class Extent {
   private final List<Span> spans = new ArrayList<>(); // commits in order, perhaps some that are no longer needed
   private int needed; // the first of them that is
   private long weight; // of all commits there ever were
-  private long head;
-  private long headAppended;
+  private long start;
+  private long startAppended;
 
   /** One commit's records: where they begin, the bytes appended before them, and the weight of all before them. */
   private record Span(long version, long position, long appended, long weightBefore) {}
 
-  Extent(int leastWeight, long head) {
+  Extent(int leastWeight, long start) {
     this.leastWeight = leastWeight;
-    this.head = head;
+    this.start = start;
   }
 
-  long head() {
-    return head;
+  long start() {
+    return start;
   }
 
-  /** How many bytes had been appended before the head. */
-  long headAppended() {
-    return headAppended;
+  /** How many bytes had been appended before the start. */
+  long startAppended() {
+    return startAppended;
   }
 
   /** The weight of a commit of so many bytes. */
@@ -39,16 +39,16 @@ final class Extent {
 
   /** What a load has to replay. */
   long weight() {
-    return weight - weightBeforeHead();
+    return weight - weightBeforeStart();
   }
 
-  private long weightBeforeHead() {
+  private long weightBeforeStart() {
     if (needed == spans.size()) {
       return weight;
     }
     long before = spans.get(needed).weightBefore;
     long oldest = (needed + 1 < spans.size() ? spans.get(needed + 1).weightBefore : weight) - before;
-    return before + oldest - weigh(oldest - headOffset());
+    return before + oldest - weigh(oldest - startOffset());
   }
 
   /** The oldest version that a load of {@code newest} reads. */
@@ -56,19 +56,19 @@ final class Extent {
     return needed < spans.size() ? spans.get(needed).version : newest;
   }
 
-  /** How many bytes of the oldest version lie before the head. */
-  long headOffset() {
-    return needed < spans.size() ? headAppended - spans.get(needed).appended : 0;
+  /** How many bytes of the oldest version lie before the start. */
+  long startOffset() {
+    return needed < spans.size() ? startAppended - spans.get(needed).appended : 0;
   }
 
-  /** The bytes that had been appended before a place in the commit of some version, or the head if that is later. */
+  /** The bytes that had been appended before a place in the commit of some version, or the start if that is later. */
   long appendedBefore(long version, long offset) {
     return spans.stream()
         .skip(needed)
         .filter(span -> span.version == version)
-        .mapToLong(span -> Math.max(headAppended, span.appended + offset))
+        .mapToLong(span -> Math.max(startAppended, span.appended + offset))
         .findFirst()
-        .orElse(headAppended);
+        .orElse(startAppended);
   }
 
   /** The records from {@code position} on were a commit. */
@@ -77,19 +77,19 @@ final class Extent {
     weight += weigh(bytes);
   }
 
-  /** So many bytes from the head are needed no more; the next record is at {@code position}. */
+  /** So many bytes from the start are needed no more; the next record is at {@code position}. */
   void advance(long position, long bytes) {
-    head = position;
-    headAppended += bytes;
-    while (needed + 1 < spans.size() && spans.get(needed + 1).position <= head) {
+    start = position;
+    startAppended += bytes;
+    while (needed + 1 < spans.size() && spans.get(needed + 1).position <= start) {
       needed++;
     }
   }
 
   /** All records up to {@code position}, the end of the last commit, are needed no more. */
   void advanceToEnd(long position, long appended) {
-    head = position;
-    headAppended = appended;
+    start = position;
+    startAppended = appended;
     needed = spans.size();
   }
 
@@ -98,10 +98,10 @@ final class Extent {
     while (!spans.isEmpty() && spans.get(spans.size() - 1).version > savepoint.version()) {
       weight = spans.remove(spans.size() - 1).weightBefore;
     }
-    head = savepoint.head();
-    headAppended = savepoint.headAppended();
+    start = savepoint.start();
+    startAppended = savepoint.startAppended();
     needed = spans.size();
-    while (needed > 0 && (needed == spans.size() ? savepoint.position() : spans.get(needed).position) > head) {
+    while (needed > 0 && (needed == spans.size() ? savepoint.position() : spans.get(needed).position) > start) {
       needed--;
     }
   }

@@ -165,7 +165,7 @@ final class LoadedState {
             "the state of " + key + " has " + target.size() + " keys instead of " + head.live());
       }
       if (warm) {
-        target.advanceHead(head.oldest(), head.offset());
+        target.advanceStart(head.oldest(), head.offset());
       }
       if (last || warm) {
         target.addSavepoint(key.id(), key.version());

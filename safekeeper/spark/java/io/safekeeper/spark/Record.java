@@ -35,27 +35,27 @@ final class Record {
   static final int OUTDATED = 2;
 
   private static final int FLAGS = 7;
-  private static final int HEAD_BYTES = 8;
+  private static final int HEADER_BYTES = 8;
   private static final int EXTENSION_BYTES = 8;
 
   private Record() {}
 
   static int sizeOf(int keyLength, int valueLength, boolean extended) {
-    return Math.addExact(Math.addExact(HEAD_BYTES + (extended ? EXTENSION_BYTES : 0), keyLength), valueLength);
+    return Math.addExact(Math.addExact(HEADER_BYTES + (extended ? EXTENSION_BYTES : 0), keyLength), valueLength);
   }
 
   /** Write everything before the key and return the offset where the key belongs. */
-  static int writeHead(byte[] page, int offset, int keyLength, int valueLength, int flags, int family, int added) {
+  static int writeHeader(byte[] page, int offset, int keyLength, int valueLength, int flags, int family, int added) {
     boolean extended = family != 0 || added != 0;
     Platform.putInt(page, at(offset), keyLength | flags | (extended ? EXTENDED : 0));
     Platform.putInt(page, at(offset + 4), valueLength | (added != 0 ? MERGED : 0));
     if (!extended) {
-      return offset + HEAD_BYTES;
+      return offset + HEADER_BYTES;
     }
     Platform.putShort(page, at(offset + 8), (short) family);
     Platform.putShort(page, at(offset + 10), (short) 0);
     Platform.putInt(page, at(offset + 12), added);
-    return offset + HEAD_BYTES + EXTENSION_BYTES;
+    return offset + HEADER_BYTES + EXTENSION_BYTES;
   }
 
   static void markCleaned(byte[] page, int offset) {
@@ -84,7 +84,7 @@ final class Record {
   }
 
   static int keyOffset(byte[] page, int offset) {
-    return offset + HEAD_BYTES + ((keyWord(page, offset) & EXTENDED) != 0 ? EXTENSION_BYTES : 0);
+    return offset + HEADER_BYTES + ((keyWord(page, offset) & EXTENDED) != 0 ? EXTENSION_BYTES : 0);
   }
 
   static int valueOffset(byte[] page, int offset) {
@@ -110,12 +110,12 @@ final class Record {
 
   /** The size of the record at {@code offset}, after checking that a record can stand there before {@code end}. */
   static int checkedSize(byte[] bytes, int offset, int end) {
-    if (end - offset >= HEAD_BYTES) {
+    if (end - offset >= HEADER_BYTES) {
       long extension = (keyWord(bytes, offset) & EXTENDED) != 0 ? EXTENSION_BYTES : 0;
       long key = keyLength(bytes, offset);
       long value = valueLength(bytes, offset);
-      if (key >= 0 && value >= 0 && HEAD_BYTES + extension + key + value <= end - offset) {
-        return (int) (HEAD_BYTES + extension + key + value);
+      if (key >= 0 && value >= 0 && HEADER_BYTES + extension + key + value <= end - offset) {
+        return (int) (HEADER_BYTES + extension + key + value);
       }
     }
     throw new IllegalStateException("a commit holds half a record at its byte " + offset);

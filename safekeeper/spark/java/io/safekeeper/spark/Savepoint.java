@@ -9,8 +9,8 @@ package io.safekeeper.spark;
  * @param undo how many entries the undo list had ever had
  * @param appended how many bytes had ever been appended
  * @param liveBytes the size of the newest records of all keys
- * @param head where the oldest of them may be
- * @param headAppended how many bytes had been appended before the head
+ * @param start where the oldest of them may be
+ * @param startAppended how many bytes had been appended before the start
  */
 record Savepoint(
     String id,
@@ -19,5 +19,5 @@ record Savepoint(
     long undo,
     long appended,
     long liveBytes,
-    long head,
-    long headAppended) {}
+    long start,
+    long startAppended) {}

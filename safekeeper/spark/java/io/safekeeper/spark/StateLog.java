@@ -252,8 +252,8 @@ final class StateLog {
   }
 
   /** How many bytes of that oldest version are needed no more. */
-  long headOffset() {
-    return extent.headOffset();
+  long startOffset() {
+    return extent.startOffset();
   }
 
   /** A walk over what was appended since the last commit. */
@@ -273,7 +273,7 @@ final class StateLog {
     linkPuts();
     long undoEnd = undoDropped + undoSize;
     savepoints.addLast(new Savepoint(
-        id, version, pages.position(), undoEnd, appended, liveBytes, extent.head(), extent.headAppended()));
+        id, version, pages.position(), undoEnd, appended, liveBytes, extent.start(), extent.startAppended()));
     if (savepoints.size() > savepointsKept) {
       savepoints.removeFirst();
       forgetBefore(savepoints.getFirst());
@@ -324,7 +324,7 @@ final class StateLog {
   /** The oldest commit, which is replayed next into an empty log, begins with so many bytes that nothing needs. */
   void passOver(long bytes) {
     appended += bytes;
-    extent.advance(extent.head(), bytes);
+    extent.advance(extent.start(), bytes);
   }
 
   /**
@@ -332,14 +332,14 @@ final class StateLog {
    * version: its writer's cleaner has moved what is before. Commits that are made now need no more than that one, or
    * they would name some that may have been deleted since.
    */
-  void advanceHead(long version, long offset) {
+  void advanceStart(long version, long offset) {
     long target = extent.appendedBefore(version, offset);
-    Pages.Walk walk = pages.walk(extent.head(), pages.position());
-    extent.advance(extent.head(), 0); // past commits without records
-    while (extent.headAppended() < target && walk.next()) {
+    Pages.Walk walk = pages.walk(extent.start(), pages.position());
+    extent.advance(extent.start(), 0); // past commits without records
+    while (extent.startAppended() < target && walk.next()) {
       extent.advance(walk.after(), Record.size(walk.page(), walk.offset()));
     }
-    if (extent.headAppended() > target) {
+    if (extent.startAppended() > target) {
       throw new IllegalStateException("a commit names an oldest record that is none: " + offset + " bytes into version "
           + version);
     }
@@ -384,7 +384,7 @@ final class StateLog {
     long budget = (long) (extent.weigh(uncommittedBytes()) / (most - 1));
     long moved = 0;
     Savepoint last = current();
-    Pages.Walk walk = pages.walk(extent.head(), last.position());
+    Pages.Walk walk = pages.walk(extent.start(), last.position());
     while (moved < budget && extent.weight() + extent.weigh(uncommittedBytes()) > most * liveBytes) {
       if (!walk.next()) {
         extent.advanceToEnd(last.position(), last.appended());
@@ -420,8 +420,8 @@ final class StateLog {
     System.arraycopy(undo, drop, undo, 0, undoSize - drop);
     undoSize -= drop;
     undoDropped += drop;
-    extent.forgetBefore(oldest.head());
-    pages.releaseBefore(oldest.head());
+    extent.forgetBefore(oldest.start());
+    pages.releaseBefore(oldest.start());
   }
 
   private int appendCopy(byte[] bytes, int offset, int size) {
@@ -456,7 +456,7 @@ final class StateLog {
     int size = Record.sizeOf(keyLength, valueLength, family.id != 0 || added != 0);
     int address = pages.allocate(size);
     byte[] page = pages.page(address);
-    int at = Record.writeHead(page, Pages.offset(address), keyLength, valueLength, flags, family.id, added);
+    int at = Record.writeHeader(page, Pages.offset(address), keyLength, valueLength, flags, family.id, added);
     Platform.copyMemory(key, keyAt, page, Record.at(at), keyLength);
     if (valueLength > 0) {
       Platform.copyMemory(value, valueAt, page, Record.at(at + keyLength), valueLength);

@@ -249,7 +249,7 @@ public final class StateLogModel {
     for (Version version : versions.subList(versions.indexOf(from) + 1, size)) {
       replay(version, 0);
       CommitHead head = CommitFormat.head(version.values.get(version.values.size() - 1));
-      log.advanceHead(head.oldest(), head.offset());
+      log.advanceStart(head.oldest(), head.offset());
       log.addSavepoint(version.id, version.number);
       check(log.oldestVersion(version.number) >= version.oldest, "the oldest commit that is needed");
       check(log.size() == head.live(), "the keys that a commit counts");
@@ -277,7 +277,7 @@ public final class StateLogModel {
         }
       }
       check(head.live() == log.size(), "the keys that a commit counts");
-      check(log.headOffset() == head.offset() || target.number == target.oldest, "how much of it is needed no more");
+      check(log.startOffset() == head.offset() || target.number == target.oldest, "how much of it is needed no more");
       log.addSavepoint(target.id, target.number);
     }
     now = target.state.copy();
