@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,20 @@ def test_the_bridge_compiles_without_a_warning_and_holds_the_provider(tmp_path):
     with zipfile.ZipFile(tmp_path / "bridge.jar") as bridge:
         assert PROVIDER.replace(".", "/") + ".class" in bridge.namelist()
         assert bridge.namelist()[0] == "META-INF/MANIFEST.MF"
+
+
+@pytest.mark.parametrize(
+    ("package", "uses"),
+    (("", {"agent", "commits", "state"}), ("commits", {"agent", "state"}), ("state", set()), ("agent", set())),
+    ids=("spark", "commits", "state", "agent"),
+)
+def test_the_packages_of_the_bridge_use_each_other_in_one_direction(package, uses):
+    files = list((build.SOURCES / "io" / "safekeeper" / "spark" / package).glob("*.java"))
+    assert files
+    for file in files:
+        code = re.sub(r"^package .*;$", "", file.read_text(), flags=re.MULTILINE)
+        named = re.findall(r"\bio\.safekeeper\.spark\.(?:([a-z]+)\.)?", code)
+        assert set(named) <= uses, file
 
 
 def test_the_same_sources_give_the_same_bytes(sources, tmp_path):

@@ -55,7 +55,7 @@ def test_an_agent_killed_in_a_commit_gets_it_again(world: Any, items: Any, event
 
 
 def is_waiting_for_the_agent(jvm: Any) -> bool:
-    return bool(jvm.TestProvider.someThreadIsIn("AgentConnection", "receive"))
+    return bool(jvm.TestProvider.someThreadIsIn("agent.AgentConnection", "receive"))
 
 
 def test_an_agent_killed_after_a_commit_has_lost_nothing(world: Any, items: Any) -> None:
@@ -153,8 +153,8 @@ def test_whoever_is_interrupted_while_an_agent_starts_gives_up(world: Any, tmp_p
     store = provider.open(0, None).put(1, 1, "a")
     kill(provider.agentPid())
     committing = provider.commitInBackground(store)
-    eventually(lambda: bool(world.jvm.TestProvider.someThreadIsIn("Agent", "awaitReady")))
-    world.jvm.TestProvider.interruptThreadsIn("Agent", "awaitReady")
+    eventually(lambda: bool(world.jvm.TestProvider.someThreadIsIn("agent.Agent", "awaitReady")))
+    world.jvm.TestProvider.interruptThreadsIn("agent.Agent", "awaitReady")
     eventually(committing.isDone)
     with pytest.raises(Py4JJavaError, match="CANNOT_COMMIT"):
         committing.get()

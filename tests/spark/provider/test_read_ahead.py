@@ -10,12 +10,12 @@ import pytest
 @pytest.mark.parametrize("count", (0, 1, 2, 5, 300))
 @pytest.mark.parametrize("largest", (1, 1000, 3_000_000))
 def test_values_come_in_order_whatever_their_size(jvm: Any, count: int, largest: int) -> None:
-    jvm.ReadAheadModel.run(count + largest, min(count, 50) if largest > 1000 else count, largest)
+    jvm.commits.ReadAheadModel.run(count + largest, min(count, 50) if largest > 1000 else count, largest)
 
 
 def test_small_values_share_requests(jvm: Any) -> None:
-    assert jvm.ReadAheadModel.run(1, 2000, 1000) < 60
+    assert jvm.commits.ReadAheadModel.run(1, 2000, 1000) < 60
 
 
 def test_an_error_ends_the_reading_and_gives_up_what_is_under_way(jvm: Any) -> None:
-    assert jvm.ReadAheadModel.failure() == "out of order"
+    assert jvm.commits.ReadAheadModel.failure() == "out of order"

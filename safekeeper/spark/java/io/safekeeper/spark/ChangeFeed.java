@@ -1,5 +1,11 @@
 package io.safekeeper.spark;
 
+import io.safekeeper.spark.commits.CommitHead;
+import io.safekeeper.spark.commits.CommitKey;
+import io.safekeeper.spark.commits.CommitReader;
+import io.safekeeper.spark.commits.Commits;
+import io.safekeeper.spark.state.Record;
+import io.safekeeper.spark.state.ValueList;
 import java.io.IOException;
 import java.util.ArrayDeque;
 import java.util.Arrays;

@@ -1,5 +1,6 @@
 package io.safekeeper.spark;
 
+import io.safekeeper.spark.state.Family;
 import org.apache.spark.sql.execution.streaming.state.KeyStateEncoderSpec;
 import org.apache.spark.sql.execution.streaming.state.RocksDBKeyStateEncoder;
 import org.apache.spark.sql.execution.streaming.state.RocksDBStateEncoder;

@@ -1,5 +1,6 @@
 package io.safekeeper.spark;
 
+import io.safekeeper.spark.state.Family;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 
 /**

@@ -1,5 +1,7 @@
 package io.safekeeper.spark;
 
+import io.safekeeper.spark.state.Family;
+import io.safekeeper.spark.state.StateLog;
 import java.util.HashMap;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;

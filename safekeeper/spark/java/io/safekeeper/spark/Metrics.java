@@ -1,5 +1,6 @@
 package io.safekeeper.spark;
 
+import io.safekeeper.spark.commits.LoadedState;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;

@@ -1,5 +1,9 @@
 package io.safekeeper.spark;
 
+import io.safekeeper.spark.state.Addresses;
+import io.safekeeper.spark.state.Pages;
+import io.safekeeper.spark.state.Record;
+import io.safekeeper.spark.state.ValueList;
 import java.util.NoSuchElementException;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.execution.streaming.state.StateStoreIterator;

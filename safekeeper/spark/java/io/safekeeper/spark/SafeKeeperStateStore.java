@@ -1,5 +1,11 @@
 package io.safekeeper.spark;
 
+import io.safekeeper.spark.commits.LoadedState;
+import io.safekeeper.spark.state.Addresses;
+import io.safekeeper.spark.state.Pages;
+import io.safekeeper.spark.state.Record;
+import io.safekeeper.spark.state.StateLog;
+import io.safekeeper.spark.state.ValueList;
 import java.util.HashSet;
 import java.util.Set;
 import org.apache.spark.TaskContext;

@@ -1,5 +1,13 @@
 package io.safekeeper.spark;
 
+import io.safekeeper.spark.agent.Agent;
+import io.safekeeper.spark.commits.CommitKey;
+import io.safekeeper.spark.commits.Commits;
+import io.safekeeper.spark.commits.History;
+import io.safekeeper.spark.commits.LoadedState;
+import io.safekeeper.spark.commits.MissingCommit;
+import io.safekeeper.spark.state.Family;
+import io.safekeeper.spark.state.StateLog;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;

@@ -1,5 +1,8 @@
 package io.safekeeper.spark;
 
+import io.safekeeper.spark.agent.AgentOptions;
+import io.safekeeper.spark.commits.BlockCodec;
+import io.safekeeper.spark.commits.CommitOptions;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;

@@ -176,12 +176,12 @@ public final class TestProvider {
     return result;
   }
 
-  /** Whether a thread is in a method of a class of this package. */
+  /** Whether a thread is in a method of a class, whose name begins below this package. */
   public static boolean someThreadIsIn(String type, String method) {
     return !threadsIn(type, method).isEmpty();
   }
 
-  /** Interrupt the threads that are in a method of a class of this package. */
+  /** Interrupt the threads that are in a method of such a class. */
   public static void interruptThreadsIn(String type, String method) {
     threadsIn(type, method).forEach(Thread::interrupt);
   }

@@ -1,7 +1,0 @@
-package io.safekeeper.spark;
-
-/** Receives what is needed of a whole chain of commits. */
-interface ChainReader extends CommitReader {
-  /** This is what the chain leads to, before anything else is known. */
-  void begin(CommitHead newest);
-}

@@ -1,7 +1,0 @@
-package io.safekeeper.spark;
-
-/** Receives the records of commits in order, and is told where each commit ends. */
-interface CommitReader extends RecordSink {
-  /** These were all records of this commit. */
-  void end(CommitKey key, CommitHead head);
-}

@@ -1,0 +1,10 @@
+/**
+ * The client of the agent, the Python process beside an executor that keeps values in a backend.
+ *
+ * <p>It knows nothing of commits or states: it puts, deletes, lists and reads values under keys. A frame is a message
+ * on the connection; {@code docs/agent.md} has the protocol.
+ *
+ * <p>Read {@code Agent} first (starts the process, sends a request again when it has to), then {@code AgentConnection}
+ * (the frames) and {@code AgentException} (what the agent answers when it cannot do something).
+ */
+package io.safekeeper.spark.agent;

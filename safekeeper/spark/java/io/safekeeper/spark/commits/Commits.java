@@ -1,0 +1,123 @@
+package io.safekeeper.spark.commits;
+
+import io.safekeeper.spark.agent.Agent;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.stream.IntStream;
+
+/** The commits of one store, in the backend: one group, a key for each commit and one for the checkpoint's location. */
+public final class Commits {
+  private static final byte[] LOCATION = "location".getBytes(StandardCharsets.US_ASCII);
+  private static final int DELETED_AT_ONCE = 1000;
+
+  private final Agent agent;
+  private final String group;
+  /** Held while the parts of a commit have no head yet, and while it is found out and deleted what nothing needs. */
+  private final ReentrantLock unfinished = new ReentrantLock();
+
+  public Commits(Agent agent, String group) {
+    this.agent = agent;
+    this.group = group;
+  }
+
+  public String group() {
+    return group;
+  }
+
+  /** How often the agent had to be started again since somebody asked. */
+  int takeAgentRestarts() {
+    return agent.takeRestarts();
+  }
+
+  public History history() throws IOException {
+    return new History(agent.ask(connection -> connection.keys(group)));
+  }
+
+  CommitWriter write(CommitKey key) {
+    return new CommitWriter(agent, group, key, unfinished);
+  }
+
+  /** Read commits, in this order. One that is not there is a {@link MissingCommit}. */
+  public void read(List<CommitKey> chain, CommitReader reader) throws IOException {
+    read(chain, 0, reader);
+  }
+
+  /**
+   * Read a whole chain of commits, oldest first. The newest one says which bytes of the oldest nothing needs: they are
+   * left out.
+   */
+  void load(List<CommitKey> chain, ChainReader loader) throws IOException {
+    int last = chain.size() - 1;
+    CommitKey newest = chain.get(last);
+    byte[][] value = {null};
+    readInOrder(List.of(newest.bytes()), (index, found) -> value[0] = present(newest, found));
+    CommitHead head = CommitFormat.head(value[0]);
+    loader.begin(head);
+    read(chain.subList(0, last), head.offset(), loader);
+    decode(newest, value[0], last == 0 ? head.offset() : 0, loader);
+  }
+
+  private void read(List<CommitKey> chain, long skipped, CommitReader reader) throws IOException {
+    List<byte[]> names = chain.stream().map(CommitKey::bytes).toList();
+    readInOrder(names, (index, value) -> {
+      CommitKey key = chain.get(index);
+      decode(key, present(key, value), index == 0 ? skipped : 0, reader);
+    });
+  }
+
+  private void decode(CommitKey key, byte[] value, long skipped, CommitReader reader) throws IOException {
+    CommitHead head = CommitFormat.head(value);
+    CommitFormat.Decoder decoder = new CommitFormat.Decoder(head.codec(), skipped, reader);
+    List<byte[]> parts = IntStream.range(0, head.parts()).mapToObj(key::part).toList();
+    readInOrder(parts, (index, part) -> decoder.part(present(key, part)));
+    if (decoder.head(value) != head.rawBytes() || head.version() != key.version()) {
+      throw new IllegalStateException("the commit of " + key + " is not what its key says");
+    }
+    reader.end(key, head);
+  }
+
+  private static byte[] present(CommitKey key, byte[] value) {
+    if (value == null) {
+      throw new MissingCommit(key);
+    }
+    return value;
+  }
+
+  private void readInOrder(List<byte[]> names, ReadAhead.ValueSink values) throws IOException {
+    ReadAhead.read(names, some -> agent.ask(connection -> connection.read(group, some)), values);
+  }
+
+  /** Delete what no load of the newest version or {@code retained} older ones needs, if that is so many keys. */
+  public int deleteGarbage(int retained, long least) throws IOException {
+    unfinished.lock();
+    try {
+      List<byte[]> garbage = history().garbage(retained);
+      if (garbage.size() < least) {
+        return 0;
+      }
+      for (int from = 0; from < garbage.size(); from += DELETED_AT_ONCE) {
+        List<byte[]> some = garbage.subList(from, Math.min(garbage.size(), from + DELETED_AT_ONCE));
+        agent.ask(connection -> connection.delete(group, some));
+      }
+      return garbage.size();
+    } finally {
+      unfinished.unlock();
+    }
+  }
+
+  /** Where the checkpoint was when the first commit was made. */
+  public Optional<String> location() throws IOException {
+    byte[][] found = {null};
+    readInOrder(List.of(LOCATION), (index, value) -> found[0] = value);
+    return Optional.ofNullable(found[0]).map(bytes -> new String(bytes, StandardCharsets.UTF_8));
+  }
+
+  public void setLocation(String location) throws IOException {
+    ByteBuffer value = ByteBuffer.wrap(location.getBytes(StandardCharsets.UTF_8));
+    agent.ask(connection -> connection.put(group, LOCATION, value));
+  }
+}

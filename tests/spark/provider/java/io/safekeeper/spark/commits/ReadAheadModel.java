@@ -1,0 +1,91 @@
+package io.safekeeper.spark.commits;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Random;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+
+/** Reads through {@link ReadAhead} from a source that answers late, in any order, with values of any size, or not. */
+public final class ReadAheadModel {
+  private final AtomicInteger now = new AtomicInteger();
+  private final AtomicInteger most = new AtomicInteger();
+  private final AtomicInteger requests = new AtomicInteger();
+
+  private ReadAheadModel() {}
+
+  /** Read so many values, in order, some of them absent; return the number of requests that it took. */
+  public static int run(long seed, int count, int largest) throws IOException {
+    ReadAheadModel model = new ReadAheadModel();
+    Random random = new Random(seed);
+    List<byte[]> names = names(count);
+    int[] sizes = random.ints(count, -1, largest).toArray();
+    int[] next = {0};
+    ReadAhead.read(names, some -> model.answer(some, sizes), (index, value) -> {
+      check(index == next[0]++, "the order");
+      check(sizes[index] < 0 ? value == null : value.length == sizes[index], "value " + index);
+    });
+    check(next[0] == count, "the number of values");
+    check(model.most.get() <= 4, "the number of requests at a time");
+    check(count < 8 || model.most.get() > 1, "that there are several requests at a time");
+    return model.requests.get();
+  }
+
+  private List<byte[]> answer(List<byte[]> some, int[] sizes) {
+    requests.incrementAndGet();
+    most.accumulateAndGet(now.incrementAndGet(), Math::max);
+    try {
+      Thread.sleep(new Random(some.get(0)[0]).nextInt(3) + 1L);
+    } catch (InterruptedException error) {
+      throw new IllegalStateException(error);
+    }
+    List<byte[]> values = new ArrayList<>();
+    for (byte[] name : some) {
+      int size = sizes[Integer.parseInt(new String(name))];
+      values.add(size < 0 ? null : new byte[size]);
+    }
+    now.decrementAndGet();
+    return values;
+  }
+
+  /** One request fails while others are under way and would never end: the error comes out and they are given up. */
+  public static String failure() throws InterruptedException {
+    CountDownLatch started = new CountDownLatch(3);
+    CountDownLatch givenUp = new CountDownLatch(3);
+    try {
+      ReadAhead.read(names(9), some -> {
+        try {
+          if (new String(some.get(0)).equals("0")) {
+            started.await();
+            throw new IOException("out of order");
+          }
+          started.countDown();
+          new CountDownLatch(1).await();
+        } catch (InterruptedException error) {
+          givenUp.countDown();
+        }
+        return List.of();
+      }, (index, value) -> check(false, "that nothing is read"));
+    } catch (IOException error) {
+      check(givenUp.await(60, TimeUnit.SECONDS), "that the others are given up");
+      return error.getMessage();
+    }
+    throw new AssertionError("there was no error");
+  }
+
+  private static List<byte[]> names(int count) {
+    List<byte[]> names = new ArrayList<>();
+    for (int i = 0; i < count; i++) {
+      names.add(Integer.toString(i).getBytes());
+    }
+    return names;
+  }
+
+  private static void check(boolean condition, String what) {
+    if (!condition) {
+      throw new AssertionError("wrong: " + what);
+    }
+  }
+}
