@@ -7,7 +7,7 @@ import pytest
 import safekeeper
 from safekeeper import Batch, CheckpointId
 
-from .killing import Writer, kill_in_the_middle, numbers, when_it_works
+from ..killing import Writer, kill_in_the_middle, numbers, when_it_works
 
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
 WRITERS = 4

@@ -8,7 +8,7 @@ import safekeeper
 from safekeeper import Survives
 from safekeeper.dev.redis import RedisServer
 
-from .killing import Writer, kill_in_the_middle, numbers
+from ..killing import Writer, kill_in_the_middle, numbers
 
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
 KILLS = 200 if LONG else 3

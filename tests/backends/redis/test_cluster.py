@@ -11,7 +11,7 @@ from safekeeper import Batch, CheckpointId, SafekeeperError
 from safekeeper.dev.process import free_port
 from safekeeper.dev.redis import RedisCluster, RedisServer
 
-from .killing import when_it_works
+from ..killing import when_it_works
 
 GROUP = "g"  # bucket 97
 SMALL, LARGE = CheckpointId(GROUP, b"small"), CheckpointId(GROUP, b"large")

@@ -1,7 +1,9 @@
-"""Real servers, started once a run on loopback. A server that cannot be had fails the tests that need it."""
+"""What the tests of all backends have: a folder for real servers, and a proxy to stand in front of one.
+
+Servers are started once a run on loopback. A server that cannot be had fails the tests that need it.
+"""
 
 import queue
-import secrets
 import socket
 import threading
 import time
@@ -9,95 +11,11 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 
-from safekeeper.dev.hbase import HBaseServer
-from safekeeper.dev.hdfs import HdfsCluster, Node
-from safekeeper.dev.redis import RedisCluster, RedisServer, make_certificate
-
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory):
     """Where the servers keep their data."""
     return tmp_path_factory.mktemp("servers")
-
-
-@pytest.fixture(scope="session")
-def redis_always(servers):
-    with RedisServer(servers / "always", appendonly="yes", appendfsync="always") as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def redis_cluster(servers):
-    with RedisCluster(servers / "cluster", appendonly="yes", appendfsync="always") as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="session")
-def certificate(servers):
-    return make_certificate(servers)
-
-
-@pytest.fixture(scope="session")
-def redis_tls(servers, certificate):
-    with RedisServer(
-        servers / "tls", tls=certificate, password="a pass/word", appendonly="yes", appendfsync="always"
-    ) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def valkey(servers):
-    with RedisServer(servers / "valkey", program="valkey-server", appendonly="yes", appendfsync="always") as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def hbase(servers):
-    with HBaseServer(servers / "hbase") as server:
-        yield server
-
-
-@pytest.fixture
-def hbase_url(hbase):
-    """The URL of a store in HBase that nobody has written to yet."""
-    return f"hbase://127.0.0.1:{hbase.port}/test_{secrets.token_hex(6)}"
-
-
-@pytest.fixture(scope="session")
-def hdfs(servers):
-    """A NameNode and four DataNodes: one more than a file has replicas, so that one can be lost."""
-    with HdfsCluster(servers / "hdfs", [Node()] * 4) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def hdfs_url(hdfs):
-    """The URL of a store in HDFS that nobody has written to yet."""
-    return f"hdfs://{hdfs.name_node.address}/test-{secrets.token_hex(6)}"
-
-
-@pytest.fixture
-def hbase_behind(proxy_to, hbase, hbase_url):
-    """Makes a `Proxy` in front of HBase's Thrift server, and the URL of the same store through it."""
-
-    def make(**options):
-        proxy = proxy_to(hbase)
-        query = "&".join(f"{name.replace('_', '-')}={value}" for name, value in options.items())
-        return proxy, f"hbase://127.0.0.1:{proxy.port}/{hbase_url.rpartition('/')[2]}?{query}"
-
-    return make
-
-
-@pytest.fixture
-def fresh():
-    """Makes the URL of a store in a server that nobody has written to yet."""
-
-    def make(server, **options):
-        words = [f"{name.replace('_', '-')}={value}" for name, value in options.items()]
-        query = "&".join([f"prefix=test-{secrets.token_hex(6)}", *words])
-        return f"{server.url}{'&' if '?' in server.url else '?'}{query}"
-
-    return make
 
 
 class Proxy:

@@ -69,7 +69,7 @@ def test_blocks_are_read_as_they_were_written():
 
 
 def test_a_segment_of_version_1_is_still_written_and_read():
-    stored = (Path(__file__).parent / "samples" / "hdfs-version-1.segment").read_bytes()  # never made anew
+    stored = (Path(__file__).parent / "samples" / "version-1.segment").read_bytes()  # never made anew
     data, _, found = segment()
     assert data == stored
     assert list(Scanner("place", FILE).scan(reader(stored), len(stored))) == found

@@ -1,0 +1,20 @@
+"""A real HDFS, started once a run."""
+
+import secrets
+
+import pytest
+
+from safekeeper.dev.hdfs import HdfsCluster, Node
+
+
+@pytest.fixture(scope="session")
+def hdfs(servers):
+    """A NameNode and four DataNodes: one more than a file has replicas, so that one can be lost."""
+    with HdfsCluster(servers / "hdfs", [Node()] * 4) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def hdfs_url(hdfs):
+    """The URL of a store in HDFS that nobody has written to yet."""
+    return f"hdfs://{hdfs.name_node.address}/test-{secrets.token_hex(6)}"
