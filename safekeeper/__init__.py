@@ -10,6 +10,8 @@
 What is imported here is the whole public surface, with `safekeeper.testing` for those who write backends.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from safekeeper.backend import (
     MAX_GROUP_BYTES,
     MAX_KEY_BYTES,
@@ -33,7 +35,6 @@ from safekeeper.backend import (
     SupportsWorkers,
     Survives,
 )
-from safekeeper.columns import Column, Columns
 from safekeeper.elements import Checkpointed, Element
 from safekeeper.errors import (
     BadId,
@@ -58,6 +59,9 @@ from safekeeper.keeper.ticket import Ticket
 from safekeeper.policy import Calibrate, Every, Trigger
 from safekeeper.registry import open
 from safekeeper.url import Size, Url
+
+if TYPE_CHECKING:
+    from safekeeper.columns import Column, Columns
 
 __version__ = "0.1.0"
 
@@ -113,3 +117,11 @@ __all__ = [
     "Url",
     "open",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Column", "Columns"):  # they need numpy, which takes longer to import than all the rest
+        from safekeeper import columns
+
+        return getattr(columns, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,11 +14,14 @@ import dataclasses
 import importlib
 import typing
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 from safekeeper.backend import Backend, SupportsWorkers, Survives
 from safekeeper.errors import BadUrl
 from safekeeper.url import Url, guess
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint, EntryPoints
 
 ENTRY_POINT_GROUP = "safekeeper.backends"
 COMMANDS_GROUP = "safekeeper.commands"
@@ -92,7 +95,7 @@ def commands() -> dict[str, Commands]:
     """All added commands by their first word: the bundled ones, and those of the entry points `safekeeper.commands`."""
     found = {
         point.name: Commands(point.value, f"From {point.dist.name if point.dist else 'an entry point'}.")
-        for point in entry_points(group=COMMANDS_GROUP)
+        for point in _entry_points(COMMANDS_GROUP)
     }
     return found | BUNDLED_COMMANDS
 
@@ -136,7 +139,13 @@ def backend_class(scheme: str) -> type[Backend]:
 
 def third_party() -> dict[str, EntryPoint]:
     """The backends that installed packages offer, by scheme."""
-    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in BUNDLED}
+    return {point.name: point for point in _entry_points(ENTRY_POINT_GROUP) if point.name not in BUNDLED}
+
+
+def _entry_points(group: str) -> EntryPoints:
+    from importlib.metadata import entry_points  # which takes a while, and most programs need no entry point
+
+    return entry_points(group=group)
 
 
 def _import_bundled(scheme: str, row: Bundled) -> type[Backend]:

@@ -1,0 +1,56 @@
+"""`import safekeeper` is quick: what only some need is imported by those."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import safekeeper
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+HEAVY = {"numpy", "rich", "typer", "click", "importlib.metadata", "asyncio"}
+DRIVERS = {
+    "fsspec",
+    "happybase",
+    "hdrh",
+    "jpype",
+    "lmdb",
+    "pandas",
+    "plyvel",
+    "pyarrow",
+    "pyspark",
+    "redis",
+    "rocksdict",
+}
+DRIVERS |= {"hypothesis", "pytest", "zstandard"}
+
+
+def loaded_by(statement):
+    code = f"import sys; {statement}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_safekeeper_imports_no_driver_and_nothing_heavy():
+    # What Python's own start-up imports does not count: an editable install brings some of these.
+    loaded = loaded_by("import safekeeper") - loaded_by("pass")
+    assert "safekeeper.keeper.keeper" in loaded
+    assert not loaded & (HEAVY | DRIVERS)
+    assert not {name for name in loaded if name.startswith(("safekeeper.backends", "safekeeper.bench"))}
+
+
+def test_every_extra_has_its_module_in_the_list():
+    """A driver that is added is looked for as well."""
+    modules = {"jpype1": "jpype", "hdrhistogram": "hdrh"}
+    extras = PROJECT["optional-dependencies"]
+    names = {name.partition(">")[0].partition("<")[0] for key in extras if key != "all" for name in extras[key]}
+    assert {modules.get(name, name) for name in names} <= DRIVERS
+
+
+def test_what_is_imported_late_is_there():
+    assert all(hasattr(safekeeper, name) for name in safekeeper.__all__)
+    assert "numpy" in loaded_by("from safekeeper import Columns")
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = safekeeper.nothing
