@@ -18,7 +18,7 @@ def tidy_abandoned(root: Root, pace: Pace, everything: bool = False) -> None:
     """Compact every folder that has no writer and is worth it; with *everything*, whatever has a dead record.
 
     Its writer for as long as that takes is this process. A folder whose writer died within a write is taken over in any
-    case: nobody may drop a grave as long as it is open what that write was.
+    case: nobody may drop a tombstone as long as it is open what that write was.
     """
     stores = root.refresh()
     if all(store.writing for store in stores):

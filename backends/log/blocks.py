@@ -44,7 +44,7 @@ class RecordBlock:
         for (group, _, key, value, _), start in zip(self._entries, self._starts, strict=True):
             if value is None:
                 put(group, key, first + (start >> 3) | TOMBSTONE_BIT)
-                counts.graves += 1
+                counts.tombstones += 1
             else:
                 put(group, key, first + (start >> 3))
                 counts.puts += 1

@@ -33,8 +33,8 @@ from safekeeper.errors import Corruption
 
 MANY_SMALL: Final = 8
 """So many small sealed segments are merged into one."""
-_MANY_GRAVES: Final = 1000
-_GRAVE_SHARE: Final = 4  # graves may be as many as one quarter of the live ids
+_MANY_TOMBSTONES: Final = 1000
+_TOMBSTONE_SHARE: Final = 4  # tombstones may be as many as one quarter of the live ids
 _MOST_COPIED: Final = 512 << 20
 _MOVED_BLOCK: Final = 1 << 20
 
@@ -50,12 +50,12 @@ class Occupancy:
     """As it would stand in a manifest whose index knows everything up to `indexed`."""
     live: int
     """Puts that are the newest of their id."""
-    live_graves: int
-    """Graves that are the newest of their id."""
+    live_tombstones: int
+    """Tombstones that are the newest of their id."""
     replaced: int = 0
     """Live puts that are not the newest of their id: another folder has a newer record."""
     bound: int = 0
-    """Live graves that are needed for the sake of other folders."""
+    """Live tombstones that are needed for the sake of other folders."""
 
     @property
     def dead_puts(self) -> int:
@@ -65,8 +65,8 @@ class Occupancy:
     @property
     def dead_share(self) -> float:
         """The share of records that nobody needs."""
-        records = self.entry.puts + self.entry.graves
-        return 1 - (self.live - self.replaced + self.live_graves) / records if records else 1.0
+        records = self.entry.puts + self.entry.tombstones
+        return 1 - (self.live - self.replaced + self.live_tombstones) / records if records else 1.0
 
     @property
     def live_bytes(self) -> float:
@@ -140,7 +140,7 @@ class Compactor:
             state.index.thaw(mapped or table)
             for entry in copy.entries:
                 state.segments[entry.number] = Segment(store.folder, entry)
-                state.counts[entry.number] = Counts(entry.puts, entry.graves)
+                state.counts[entry.number] = Counts(entry.puts, entry.tombstones)
             store.retire(victims)
 
         self._doubtful = [*copy.made, *(store.folder / name for name in dead)]
@@ -173,7 +173,7 @@ def _covered(store: Store) -> list[SegmentEntry]:
             entry,
             indexed=state.tail if entry.end is None else entry.end,
             puts=state.counts[entry.number].puts,
-            graves=state.counts[entry.number].graves,
+            tombstones=state.counts[entry.number].tombstones,
         )
         for entry in state.manifest.segments
     ]
@@ -188,9 +188,14 @@ def _indexed(entry: SegmentEntry, known: dict[int, SegmentEntry]) -> SegmentEntr
 def _occupancies(entries: list[SegmentEntry], table: IndexTable, elsewhere: Elsewhere) -> list[Occupancy]:
     base = min((entry.number for entry in entries), default=0)
     numbers = (table.places >> np.uint64(34)).astype(np.int64) - base
-    graves = (table.places & np.uint64(TOMBSTONE_BIT)) != 0
+    tombstones = (table.places & np.uint64(TOMBSTONE_BIT)) != 0
     size = max((entry.number for entry in entries), default=0) - base + 1
-    chosen = (~graves, graves, ~graves & elsewhere.replaced, graves & elsewhere.hiding & ~elsewhere.replaced)
+    chosen = (
+        ~tombstones,
+        tombstones,
+        ~tombstones & elsewhere.replaced,
+        tombstones & elsewhere.hiding & ~elsewhere.replaced,
+    )
     counts = np.stack([np.bincount(numbers[mask], minlength=size) for mask in chosen]).T.tolist()
     return [Occupancy(entry, *counts[entry.number - base]) for entry in entries]
 
@@ -200,12 +205,12 @@ def choose(occupancies: list[Occupancy], usual: int, dead: float, everything: bo
     sealed = [segment for segment in occupancies if segment.entry.end is not None]
     small = {segment.entry.number for segment in sealed if segment.entry.indexed < usual // SMALL_SHARE}
     dirty = {
-        segment.entry.number for segment in sealed if segment.dead_share > 0 or segment.live_graves > segment.bound
+        segment.entry.number for segment in sealed if segment.dead_share > 0 or segment.live_tombstones > segment.bound
     }
     if everything:
         return dirty | (small if len(small) > 1 else set())
-    graves = sum(segment.live_graves - segment.bound for segment in sealed)
-    if graves > max(_MANY_GRAVES, sum(segment.live for segment in occupancies) // _GRAVE_SHARE):
+    tombstones = sum(segment.live_tombstones - segment.bound for segment in sealed)
+    if tombstones > max(_MANY_TOMBSTONES, sum(segment.live for segment in occupancies) // _TOMBSTONE_SHARE):
         return dirty
     chosen = small if len(small) >= MANY_SMALL else set()
     copied = 0.0
@@ -220,7 +225,7 @@ def choose(occupancies: list[Occupancy], usual: int, dead: float, everything: bo
 def _oldest_dirty(occupancies: list[Occupancy], victims: set[int]) -> int | None:
     """The lowest sequence of a record in any segment that stays and holds a dead put; None if there is none.
 
-    A grave below it hides nothing that could be read again.
+    A tombstone below it hides nothing that could be read again.
     """
     stay = [segment for segment in occupancies if segment.entry.number not in victims]
     return min((segment.entry.sequence for segment in stay if segment.dead_puts), default=None)
@@ -245,7 +250,7 @@ class _Copy:
         """The files that nothing names yet."""
 
     def copy(self, table: IndexTable, victims: set[int], oldest_dirty: int | None, elsewhere: Elsewhere) -> IndexTable:
-        """Copy the live records of *victims*; the table that points to the copies, without the graves left out."""
+        """Copy the live records of *victims*; the table that points to the copies, without the tombstones left out."""
         numbers = (table.places >> np.uint64(34)).astype(np.int64)
         moving = np.flatnonzero(np.isin(numbers, list(victims)))
         moving = moving[np.argsort(table.places[moving])]
@@ -257,17 +262,17 @@ class _Copy:
             with self._store.pinned([number]) as segments:  # one at a time: there may be more than a process may open
                 for at in entries:
                     place = int(table.places[at])
-                    grave = bool(place & TOMBSTONE_BIT or elsewhere.replaced[at])
+                    tombstone = bool(place & TOMBSTONE_BIT or elsewhere.replaced[at])
                     segment = segments[number]
-                    record, sequence = segment.read_as_grave(place) if grave else segment.read_record(place)
-                    if grave and not needed[at] and (oldest_dirty is None or sequence < oldest_dirty):
+                    record, sequence = segment.read_as_tombstone(place) if tombstone else segment.read_record(place)
+                    if tombstone and not needed[at] and (oldest_dirty is None or sequence < oldest_dirty):
                         keep[at] = False
                         continue
-                    places[at] = self._append(record, sequence, grave)
+                    places[at] = self._append(record, sequence, tombstone)
         self._seal()
         return replace(table, places=places).only(keep)
 
-    def _append(self, record: bytes, sequence: int, grave: bool) -> int:
+    def _append(self, record: bytes, sequence: int, tombstone: bool) -> int:
         if self._fd < 0:
             self._fd, entry = self._appender.create_segment(sequence)
             self.entries.append(entry)
@@ -276,15 +281,15 @@ class _Copy:
             self._lowest = self._highest = sequence
         place = location_of(self.entries[-1].number, self._end + BLOCK.size + self._size)
         self._lowest, self._highest = min(self._lowest, sequence), max(self._highest, sequence)
-        self._counts.puts += not grave
-        self._counts.graves += grave
+        self._counts.puts += not tombstone
+        self._counts.tombstones += tombstone
         self._records.append(record)
         self._size += len(record)
         if self._size >= _MOVED_BLOCK:
             self._write_block()
             if self._end >= self._store.options.segment:
                 self._seal()
-        return place | TOMBSTONE_BIT if grave else place
+        return place | TOMBSTONE_BIT if tombstone else place
 
     def _write_block(self) -> None:
         if not self._records:
@@ -303,7 +308,12 @@ class _Copy:
         self._store.files.sync(self._fd)
         end, counts = self._end, self._counts
         self.entries[-1] = replace(
-            self.entries[-1], sequence=self._lowest, end=end, indexed=end, puts=counts.puts, graves=counts.graves
+            self.entries[-1],
+            sequence=self._lowest,
+            end=end,
+            indexed=end,
+            puts=counts.puts,
+            tombstones=counts.tombstones,
         )
         self.close()
 

@@ -8,7 +8,7 @@ from safekeeper.backends.log.index_file import IndexTable
 from safekeeper.backends.log.location import TOMBSTONE_BIT
 
 Places = dict[str, dict[bytes, int]]
-"""Places by group and key; that of a grave says that the id was deleted."""
+"""Places by group and key; that of a tombstone says that the id was deleted."""
 
 
 class Index:
@@ -38,7 +38,7 @@ class Index:
         return 0 if place & TOMBSTONE_BIT else place
 
     def find_last(self, group: str, key: bytes) -> int:
-        """The place of the last record of an id, which may be a grave; 0 if there is none."""
+        """The place of the last record of an id, which may be a tombstone; 0 if there is none."""
         for places in (self.recent, self.frozen):
             if (keys := places.get(group)) is not None and (place := keys.get(key)):
                 return place

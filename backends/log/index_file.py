@@ -91,7 +91,7 @@ class IndexTable:
         return [place for place in self.last_places(group, new) if not place & TOMBSTONE_BIT]
 
     def last_places(self, group: str, new: Iterable[bytes]) -> list[int]:
-        """The places of a group's last records, graves among them, but for those whose keys are in *new*."""
+        """The places of a group's last records, tombstones among them, but for those whose keys are in *new*."""
         entries = self.entries(group)
         places = self.places[entries]
         old = np.ones(len(places), bool)

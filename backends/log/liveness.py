@@ -1,8 +1,8 @@
 """What other folders know of the ids of one folder: which of its records they have replaced, and which hide theirs.
 
-A put that another folder has replaced is as good as a grave: of no use but to hide older puts of its own folder. And a
-grave is needed as long as any folder holds an older record of its id, or a writer might still bring one: one that had
-chosen its sequence before the grave was written, and has not finished.
+A put that another folder has replaced is as good as a tombstone: of no use but to hide older puts of its own folder.
+And a tombstone is needed as long as any folder holds an older record of its id, or a writer might still bring one: one
+that had chosen its sequence before the tombstone was written, and has not finished.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ VERSION: Final = 2
 _TEMPORARY: Final = "manifest.tmp"
 _MARK: Final = b"safekeeper-log"
 _LONGEST_LINE: Final = 100
+_TOMBSTONES: Final = "graves"  # what `SegmentEntry.tombstones` is called in the file: frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ class SegmentEntry:
     """The index file knows every record before this offset."""
     puts: int = 0
     """The puts before `indexed`, live or dead."""
-    graves: int = 0
-    """The deletes before `indexed`."""
+    tombstones: int = 0
+    """The tombstones before `indexed`."""
 
     @property
     def file_name(self) -> str:
@@ -101,7 +102,10 @@ class Manifest:
         return new
 
     def _encode(self) -> bytes:
-        body = json.dumps(asdict(self), separators=(",", ":")).encode()
+        fields = asdict(self)
+        for entry in fields["segments"]:
+            entry[_TOMBSTONES] = entry.pop("tombstones")
+        body = json.dumps(fields, separators=(",", ":")).encode()
         return b"%b %d %016x\n%b" % (_MARK, VERSION, xxhash.xxh3_64_intdigest(body), body)
 
 
@@ -125,6 +129,8 @@ def load_manifest(folder: Path) -> Manifest | None:
             f"{path}: offset {len(_MARK) + 1}: is of version {words[1]!r}, this safekeeper reads 1 to {VERSION}"
         )
     fields = json.loads(body)
+    for entry in fields["segments"]:
+        entry["tombstones"] = entry.pop(_TOMBSTONES, 0)
     fields["segments"] = tuple(SegmentEntry(**entry) for entry in fields["segments"])
     fields["index"] = IndexEntry(**fields["index"]) if fields["index"] else None
     return Manifest(**fields)

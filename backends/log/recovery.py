@@ -26,7 +26,7 @@ class Counts:
     """How many records a segment holds, live or dead."""
 
     puts: int = 0
-    graves: int = 0
+    tombstones: int = 0
 
 
 @dataclass(slots=True)
@@ -49,9 +49,9 @@ class State:
 
     def count(self, number: int, found: Found) -> None:
         """Count the records that were found in a segment."""
-        graves = found.graves()
-        self.counts[number].graves += graves
-        self.counts[number].puts += len(found) - graves
+        tombstones = found.tombstones()
+        self.counts[number].tombstones += tombstones
+        self.counts[number].puts += len(found) - tombstones
 
     def apply(self, found: Found) -> None:
         """Bring the index up to date with records in the order of their sequence."""
@@ -92,7 +92,7 @@ def load(folder: Path, *, claimed: bool = False) -> State | None:
         if entry.file_name not in names:
             raise Corruption(f"{folder / entry.file_name}: offset 0: the segment is missing")
         state.segments[entry.number] = segment = Segment(folder, entry)
-        state.counts[entry.number] = Counts(entry.puts, entry.graves)
+        state.counts[entry.number] = Counts(entry.puts, entry.tombstones)
         if entry.end is None or entry.indexed < entry.end:
             met = _scan_open(segment, entry, manifest, synced, None if claimed else head)
             state.count(entry.number, met.found)
@@ -126,7 +126,7 @@ def _open_table(folder: Path, manifest: Manifest) -> IndexTable | None:
 
 def _without_index(manifest: Manifest) -> Manifest:
     """The manifest as if there had never been an index file."""
-    segments = [replace(entry, indexed=SEGMENT_HEAD.size, puts=0, graves=0) for entry in manifest.segments]
+    segments = [replace(entry, indexed=SEGMENT_HEAD.size, puts=0, tombstones=0) for entry in manifest.segments]
     return replace(manifest, segments=tuple(segments), index=None)
 
 

@@ -3,7 +3,7 @@
 Each folder has its own index. An id that only one folder knows, which is nearly every id, costs no more than with one
 folder; where several know it, the record with the highest (sequence, epoch) counts. Before every look at several
 folders they are caught up with, and the look is repeated until none of them has changed meanwhile: so an id that goes
-and the grave that hid it are never seen the one without the other.
+and the tombstone that hid it are never seen the one without the other.
 """
 
 from __future__ import annotations

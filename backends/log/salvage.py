@@ -112,7 +112,7 @@ class Salvage:
             places = list(row_places(location_of(segment.number, bad.offset), header.records))
         else:
             block = location_of(segment.number, bad.offset)
-            places = [block + (start >> 3) | grave for start, grave in whole_ids(bad.raw, header)]
+            places = [block + (start >> 3) | tombstone for start, tombstone in whole_ids(bad.raw, header)]
         lost = header.records - len(places)
         for place in places:
             try:

@@ -73,7 +73,7 @@ class Found:
         self.places += other.places
         self.sequences += other.sequences
 
-    def graves(self) -> int:
+    def tombstones(self) -> int:
         """How many of them are deletes."""
         return int(np.count_nonzero(np.array(self.places, np.uint64) & np.uint64(TOMBSTONE_BIT)))
 

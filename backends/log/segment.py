@@ -106,7 +106,7 @@ class Segment:
             self.corrupt(place)
         return raw[: head.value_start] + value + padding(head.value_start + head.value_size), head.sequence
 
-    def read_as_grave(self, place: int) -> tuple[bytes, int]:
+    def read_as_tombstone(self, place: int) -> tuple[bytes, int]:
         """The record at *place* as if it were a delete with the same sequence, and that sequence."""
         if place & ROW_BIT:
             row = self._read_row(place)

@@ -49,7 +49,7 @@ class IdView(View):
     """What it knew of some ids."""
 
     places: list[int]
-    """Of the last record of each, which may be a grave; 0 where there is none."""
+    """Of the last record of each, which may be a tombstone; 0 where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class GroupView(View):
             yield self._key(place)
 
     def last_records(self) -> Iterator[tuple[bytes, int]]:
-        """The place of the last record of each key, graves among them."""
+        """The place of the last record of each key, tombstones among them."""
         yield from self.new.items()
         for place in sorted(self.table.last_places(self.group, self.new)):
             yield self._key(place), place
@@ -201,8 +201,8 @@ class Store:
         """Whether reading what the index file does not know would take longer than a moment."""
         with self.lock:
             state = self.state
-            known = sum(entry.puts + entry.graves for entry in state.manifest.segments)
-            records = sum(counts.puts + counts.graves for counts in state.counts.values())
+            known = sum(entry.puts + entry.tombstones for entry in state.manifest.segments)
+            records = sum(counts.puts + counts.tombstones for counts in state.counts.values())
             return records - known > max(_SHORT_TAIL, len(state.index.table) // _SHORT_SHARE)
 
     # --- keeping up with a writer in another process ------------------------------------------------------------------

@@ -19,7 +19,7 @@ from .history import FOREVER, Operation, problem
 
 Value = str | None
 Record = tuple[int, int, Value]
-"""Sequence, epoch, value; None is a grave."""
+"""Sequence, epoch, value; None is a tombstone."""
 Steps = Generator[None, None, None]
 
 NOTHING: Record = (0, 0, None)
@@ -43,10 +43,10 @@ class Mistake(enum.Enum):
     TAIL_NOT_SYNCED = "a claim shows a tail that is not durable"
     ANSWER_BEFORE_MANIFEST = "a claim is written to before the manifest that names its segment is durable"
     OLD_LISTING = "nobody lists the folders again when one was claimed"
-    DROP_BLINDLY = "a grave is dropped although another folder has something older"
-    DROP_UNSETTLED = "a grave is dropped although a writer may still bring something older"
+    DROP_BLINDLY = "a tombstone is dropped although another folder has something older"
+    DROP_UNSETTLED = "a tombstone is dropped although a writer may still bring something older"
     SETTLED_TOO_LATE = "whether writers are settled is looked at after their folders were"
-    DROP_EARLY = "a grave is dropped although what it hides would be back after a power cut"
+    DROP_EARLY = "a tombstone is dropped although what it hides would be back after a power cut"
     COPY_NOT_SYNCED = "a manifest names a copy that is not durable"
     LOOK_ONCE = "a reader does not look again when a folder has changed meanwhile"
     NO_CATCHING_UP = "a reader does not catch up"
@@ -220,7 +220,7 @@ def read_twice(world: World) -> Steps:
 
 
 def compact(world: World, folder: Folder) -> Steps:
-    """One pass over a folder: what is replaced becomes a grave, a grave that hides nothing goes."""
+    """One pass over a folder: what is replaced becomes a tombstone, a tombstone that hides nothing goes."""
     wrong = world.mistake
     others = [other for other in world.folders if other is not folder]
     if not folder.records():
@@ -243,8 +243,8 @@ def compact(world: World, folder: Folder) -> Steps:
     replaced = any(_stamp(record) > _stamp(last) for record in found)
     hides = any(_stamp(record) < _stamp(last) for record in found) and wrong is not Mistake.DROP_BLINDLY
     may_hide = hides or not lasting or (not settled and wrong is not Mistake.DROP_UNSETTLED)
-    is_grave = last[2] is None or replaced
-    kept = [] if is_grave and (replaced or not may_hide) else [last]
+    is_tombstone = last[2] is None or replaced
+    kept = [] if is_tombstone and (replaced or not may_hide) else [last]
     yield
     copy = Segment(records=kept)
     if wrong is not Mistake.COPY_NOT_SYNCED:

@@ -52,15 +52,15 @@ SCENARIOS = {
     "a writer that lives is taken over": Scenario((1,), (doing(put(0, "a")), doing(claim(0, 2)))),
     "a folder is claimed and written": Scenario((1,), (doing(put(0, "a")), doing(claim(0, 2), put(0, "b", 2)))),
     "two writers": Scenario((2, 1), (doing(put(0, "a"), put(0, "b")), doing(put(1, "c")))),
-    "a put, replaced by a grave; both go": Scenario(
+    "a put, replaced by a tombstone; both go": Scenario(
         (1, 2), (doing(put(0, "a"), put(1, None), tidy(0), tidy(1)), doing(read))
     ),
-    "a put, and a grave that goes": Scenario((1, 2), (doing(put(0, "a")), doing(put(1, None), tidy(1)))),
+    "a put, and a tombstone that goes": Scenario((1, 2), (doing(put(0, "a")), doing(put(1, None), tidy(1)))),
     "a writer is killed and its folder claimed": Scenario(
         (2, 1), (doing(put(0, "a")), doing(put(1, "b")), doing(claim(0, 3))), frozenset({0})
     ),
     "a writer comes later": Scenario((1,), (doing(put(0, "a")), lambda world: join(world, "b"), read_twice)),
-    "a put, and a grave that goes, watched": Scenario(
+    "a put, and a tombstone that goes, watched": Scenario(
         (1, 2), (doing(put(0, "a")), doing(put(1, None), tidy(1)), doing(read))
     ),
 }
@@ -74,7 +74,7 @@ POWER_CUTS = {
         (1,), (doing(put(0, "a")), doing(claim(0, 2), read), cut_power), frozenset({0})
     ),
     "a pass": Scenario((1, 2), (doing(put(0, "a"), tidy(0), put(0, "b"), tidy(0)), read, cut_power)),
-    "a put, replaced by a grave; both go": Scenario(
+    "a put, replaced by a tombstone; both go": Scenario(
         (1, 2), (doing(put(0, "a"), put(1, None), tidy(0)), doing(tidy(1)), cut_power)
     ),
 }

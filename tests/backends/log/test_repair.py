@@ -16,7 +16,7 @@ from .test_damage import LONG, OPTIONS, Values, id_of, make, some
 
 @pytest.fixture
 def damaged(tmp_path) -> tuple[Path, Values]:
-    """A store with records, columns, graves, moved records and a tail, of two writers; what it holds."""
+    """A store with records, columns, tombstones, moved records and a tail, of two writers; what it holds."""
     root = tmp_path / "store"
     states = make(tmp_path / "closed", root)
     with Peer(f"log://{root}?segment=4K") as one, Peer(f"log://{root}?segment=4K") as other:

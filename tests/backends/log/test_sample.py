@@ -15,7 +15,7 @@ SAMPLES = Path(__file__).parent / "samples"
 
 
 def write_sample(root: Path) -> None:
-    """How a sample was made: records, columns, graves, a moved segment, an index file and a tail that it does not know.
+    """How a sample was made: records, columns, tombstones, a moved segment, an index file and a tail that is not in it.
 
     From version 2 on, by two writers: the first one has older values, a deleted id, and one value that nobody has
     replaced. Never run again for a version that exists: the files under `samples/` are what old stores look like.

@@ -115,7 +115,7 @@ def test_a_deleted_id_stays_deleted_whoever_compacts_and_in_whatever_order(tmp_p
                 assert list(store.keys("group")) == peer.keys("group") == []
             for run_pass in passes * 2:
                 run_pass()
-            assert store.stats().details["indexed"] <= 30, "graves of what is gone stay"
+            assert store.stats().details["indexed"] <= 30, "tombstones of what is gone stay"
     for index in root.glob("*/*.index"):
         index.unlink()
     with LogBackend(root) as store:
@@ -251,8 +251,8 @@ def test_a_folder_that_is_taken_over_meanwhile_is_no_obstacle_to_counting_bytes(
         assert [each.bytes_stored() for each in stores] == [0]
 
 
-def test_a_grave_is_kept_for_a_writer_that_has_not_finished(tmp_path):
-    """The put has chosen its sequence before the delete came, and is written after the grave might have gone."""
+def test_a_tombstone_is_kept_for_a_writer_that_has_not_finished(tmp_path):
+    """The put has chosen its sequence before the delete came, and is written after the tombstone might have gone."""
     root, url = tmp_path / "store", f"log://{tmp_path}/store"
     with Peer(url) as peer, LogBackend(root) as store:
         put(store, a=b"first")  # the higher epoch is that of the peer
@@ -273,7 +273,7 @@ def test_a_grave_is_kept_for_a_writer_that_has_not_finished(tmp_path):
 
 
 @pytest.mark.parametrize("manifest", (0, 1), ids=("the one that rotates", "the one that compacts"))
-def test_a_grave_is_kept_until_what_it_hides_is_gone_for_good(tmp_path, manifest):
+def test_a_tombstone_is_kept_until_what_it_hides_is_gone_for_good(tmp_path, manifest):
     """A manifest without the put is there for all to see, but not yet synced: a power cut brings the put back."""
     root, url = tmp_path / "store", f"log://{tmp_path}/store"
     with Peer(url) as peer, LogBackend(root) as store:

@@ -598,7 +598,7 @@ def test_a_log_overwritten_a_hundred_times_its_size_keeps_a_bounded_size(tmp_pat
     print(f"space amplification {stored / size:.2f}, at most {most / size:.2f}")
 
 
-def test_a_deleted_id_does_not_come_back_from_an_old_segment_when_its_grave_is_compacted(tmp_path):
+def test_a_deleted_id_does_not_come_back_from_an_old_segment_when_its_tombstone_is_compacted(tmp_path):
     root, options = tmp_path / "store", LogOptions(segment=4096)
     with LogBackend(root, options, QuickFiles()) as store:
         put(store, victim=b"old", **{f"stay{n}": bytes(400) for n in range(8)})  # stays where it is: mostly live
@@ -606,15 +606,15 @@ def test_a_deleted_id_does_not_come_back_from_an_old_segment_when_its_grave_is_c
         delete = Batch()
         delete.delete(id_of("victim"))
         store.write(delete)
-        (graves_segment,) = store._log.root.own.state.segments.keys() - {1}
+        (segment_of_tombstone,) = store._log.root.own.state.segments.keys() - {1}
         for turn in range(100):
             put(store, filler=bytes([turn]) * 400)
         wait_for_a_pass(store)
         assert 1 in store._log.root.own.state.segments
-        assert graves_segment not in store._log.root.own.state.segments
+        assert segment_of_tombstone not in store._log.root.own.state.segments
     without_index(root)
     with LogBackend(root, options) as store:
-        assert get(store, "victim") is None, "the grave was dropped before what it hides"
+        assert get(store, "victim") is None, "the tombstone was dropped before what it hides"
         assert get(store, "filler") == bytes([99]) * 400
 
 
@@ -665,7 +665,7 @@ def test_compaction_gives_back_files_that_nobody_reads_any_more_and_no_others(tm
         assert seen | set(listing) == {b"k%d" % n for n in range(20)}, "a listing lost its files"
 
 
-def test_graves_that_hide_nothing_any_more_are_dropped(tmp_path):
+def test_tombstones_that_hide_nothing_any_more_are_dropped(tmp_path):
     with LogBackend(tmp_path / "store", LogOptions(segment=16384), QuickFiles()) as store:
         put(store, cold=b"cold")
         for turn in range(4000):
