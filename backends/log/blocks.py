@@ -7,7 +7,7 @@ from safekeeper.backends.log.column_block import encode_columns, split_column
 from safekeeper.backends.log.files import Buffer
 from safekeeper.backends.log.location import TOMBSTONE_BIT, location_of
 from safekeeper.backends.log.recovery import State
-from safekeeper.backends.log.scan import row_places
+from safekeeper.backends.log.scan import row_locations
 from safekeeper.backends.shared.records import (
     BLOCK,
     COLUMNS,
@@ -70,8 +70,8 @@ class ColumnBlock:
     def install(self, state: State, segment: int, offset: int) -> None:
         """Let the index know where the rows are."""
         keys = split_column(self._columns.keys.data, self._columns.keys.offsets)
-        places = row_places(location_of(segment, offset), len(keys))
-        state.index.put_many(self._columns.group, zip(keys, places, strict=True))
+        locations = row_locations(location_of(segment, offset), len(keys))
+        state.index.put_many(self._columns.group, zip(keys, locations, strict=True))
         state.counts[segment].puts += len(keys)
 
 

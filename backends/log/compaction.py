@@ -187,8 +187,8 @@ def _indexed(entry: SegmentEntry, known: dict[int, SegmentEntry]) -> SegmentEntr
 
 def _occupancies(entries: list[SegmentEntry], table: IndexTable, elsewhere: Elsewhere) -> list[Occupancy]:
     base = min((entry.number for entry in entries), default=0)
-    numbers = (table.places >> np.uint64(34)).astype(np.int64) - base
-    tombstones = (table.places & np.uint64(TOMBSTONE_BIT)) != 0
+    numbers = (table.locations >> np.uint64(34)).astype(np.int64) - base
+    tombstones = (table.locations & np.uint64(TOMBSTONE_BIT)) != 0
     size = max((entry.number for entry in entries), default=0) - base + 1
     chosen = (
         ~tombstones,
@@ -251,26 +251,27 @@ class _Copy:
 
     def copy(self, table: IndexTable, victims: set[int], oldest_dirty: int | None, elsewhere: Elsewhere) -> IndexTable:
         """Copy the live records of *victims*; the table that points to the copies, without the tombstones left out."""
-        numbers = (table.places >> np.uint64(34)).astype(np.int64)
+        numbers = (table.locations >> np.uint64(34)).astype(np.int64)
         moving = np.flatnonzero(np.isin(numbers, list(victims)))
-        moving = moving[np.argsort(table.places[moving])]
+        moving = moving[np.argsort(table.locations[moving])]
         if not len(moving):
             return table
-        places, keep = table.places.copy(), np.ones(len(table), bool)
+        locations, keep = table.locations.copy(), np.ones(len(table), bool)
         needed = elsewhere.hiding & ~elsewhere.replaced
-        for number, entries in groupby(moving.tolist(), lambda at: segment_of(int(table.places[at]))):
+        for number, entries in groupby(moving.tolist(), lambda at: segment_of(int(table.locations[at]))):
             with self._store.pinned([number]) as segments:  # one at a time: there may be more than a process may open
                 for at in entries:
-                    place = int(table.places[at])
-                    tombstone = bool(place & TOMBSTONE_BIT or elsewhere.replaced[at])
+                    location = int(table.locations[at])
+                    tombstone = bool(location & TOMBSTONE_BIT or elsewhere.replaced[at])
                     segment = segments[number]
-                    record, sequence = segment.read_as_tombstone(place) if tombstone else segment.read_record(place)
+                    read = segment.read_as_tombstone if tombstone else segment.read_record
+                    record, sequence = read(location)
                     if tombstone and not needed[at] and (oldest_dirty is None or sequence < oldest_dirty):
                         keep[at] = False
                         continue
-                    places[at] = self._append(record, sequence, tombstone)
+                    locations[at] = self._append(record, sequence, tombstone)
         self._seal()
-        return replace(table, places=places).only(keep)
+        return replace(table, locations=locations).only(keep)
 
     def _append(self, record: bytes, sequence: int, tombstone: bool) -> int:
         if self._fd < 0:
@@ -279,7 +280,7 @@ class _Copy:
             self.made.append(self._store.folder / entry.file_name)
             self._end, self._counts = SEGMENT_HEAD.size, Counts()
             self._lowest = self._highest = sequence
-        place = location_of(self.entries[-1].number, self._end + BLOCK.size + self._size)
+        location = location_of(self.entries[-1].number, self._end + BLOCK.size + self._size)
         self._lowest, self._highest = min(self._lowest, sequence), max(self._highest, sequence)
         self._counts.puts += not tombstone
         self._counts.tombstones += tombstone
@@ -289,7 +290,7 @@ class _Copy:
             self._write_block()
             if self._end >= self._store.options.segment:
                 self._seal()
-        return place | TOMBSTONE_BIT if tombstone else place
+        return location | TOMBSTONE_BIT if tombstone else location
 
     def _write_block(self) -> None:
         if not self._records:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from safekeeper.backends.log.index_file import IndexTable
 from safekeeper.backends.log.location import TOMBSTONE_BIT
 
-Places = dict[str, dict[bytes, int]]
-"""Places by group and key; that of a tombstone says that the id was deleted."""
+Locations = dict[str, dict[bytes, int]]
+"""Locations by group and key; that of a tombstone says that the id was deleted."""
 
 
 class Index:
@@ -16,32 +16,32 @@ class Index:
 
     def __init__(self, table: IndexTable) -> None:
         self.table = table
-        self.recent: Places = {}
+        self.recent: Locations = {}
         """What came since the last pass began."""
-        self.frozen: Places = {}
+        self.frozen: Locations = {}
         """What a pass is merging into the next table. Between passes it is empty."""
 
-    def put(self, group: str, key: bytes, place: int) -> None:
-        """Set the place of one id."""
+    def put(self, group: str, key: bytes, location: int) -> None:
+        """Set the location of one id."""
         keys = self.recent.get(group)
         if keys is None:
             keys = self.recent[group] = {}
-        keys[key] = place
+        keys[key] = location
 
-    def put_many(self, group: str, places: Iterable[tuple[bytes, int]]) -> None:
-        """Set the places of many ids of a group; of a key that stands twice the last counts."""
-        self.recent.setdefault(group, {}).update(places)
+    def put_many(self, group: str, locations: Iterable[tuple[bytes, int]]) -> None:
+        """Set the locations of many ids of a group; of a key that stands twice the last counts."""
+        self.recent.setdefault(group, {}).update(locations)
 
     def find(self, group: str, key: bytes) -> int:
-        """The place of an id's value, 0 if it has none."""
-        place = self.find_last(group, key)
-        return 0 if place & TOMBSTONE_BIT else place
+        """The location of an id's value, 0 if it has none."""
+        location = self.find_last(group, key)
+        return 0 if location & TOMBSTONE_BIT else location
 
     def find_last(self, group: str, key: bytes) -> int:
-        """The place of the last record of an id, which may be a tombstone; 0 if there is none."""
-        for places in (self.recent, self.frozen):
-            if (keys := places.get(group)) is not None and (place := keys.get(key)):
-                return place
+        """The location of the last record of an id, which may be a tombstone; 0 if there is none."""
+        for locations in (self.recent, self.frozen):
+            if (keys := locations.get(group)) is not None and (location := keys.get(key)):
+                return location
         return self.table.find(group, key)
 
     def new_keys(self, group: str) -> dict[bytes, int]:
@@ -52,7 +52,7 @@ class Index:
         """The groups that have or had an id, each once."""
         return iter({*self.recent, *self.frozen, *(name.decode() for name in self.table.names)})
 
-    def freeze(self) -> Places:
+    def freeze(self) -> Locations:
         """Set aside what is new, for a pass; what comes from now on is kept apart from it."""
         if self.frozen:  # the last pass failed
             for group, keys in self.recent.items():

@@ -2,7 +2,7 @@
 
     index:    "SKLOGIDX" | xxh3 u64 of all that follows | version u32 | groups u32 | entries u64
               | entry_start u64 (groups + 1) | name_start u64 (groups + 1)
-              | high u64... | low u64... | place u64... | names
+              | high u64... | low u64... | location u64... | names
 
 Groups are sorted by their names' bytes. The entries of a group are sorted by fingerprint, the xxh3-128 of the key with
 the store's seed: a search needs no table, and merging two indexes is one sort.
@@ -30,7 +30,7 @@ from safekeeper.backends.shared.records import VERSION
 
 U64 = NDArray[np.uint64]
 Changes = Mapping[str, Mapping[bytes, int]]
-"""Places by group and key."""
+"""Locations by group and key."""
 
 _HEAD: Final = struct.Struct("<8sQIIQ")
 _MARK: Final = b"SKLOGIDX"
@@ -49,10 +49,10 @@ class IndexTable:
     """Where the entries of each group start, and the end of the last."""
     high: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
     low: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
-    places: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
+    locations: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.locations)
 
     def entries(self, group: str) -> slice:
         """Which entries belong to *group*."""
@@ -63,9 +63,9 @@ class IndexTable:
         return slice(int(self.starts[at]), int(self.starts[at + 1]))
 
     def find(self, group: str, key: bytes) -> int:
-        """The place of an id, 0 if it has none."""
+        """The location of an id, 0 if it has none."""
         at = self.position(group, key)
-        return int(self.places[at]) if at >= 0 else 0
+        return int(self.locations[at]) if at >= 0 else 0
 
     def position(self, group: str, key: bytes) -> int:
         """Which entry is that of an id, -1 if there is none."""
@@ -83,20 +83,20 @@ class IndexTable:
 
     def segments(self, group: str) -> list[int]:
         """The numbers of the segments that hold something of a group."""
-        numbers: list[int] = np.unique(self.places[self.entries(group)] >> np.uint64(34)).tolist()
+        numbers: list[int] = np.unique(self.locations[self.entries(group)] >> np.uint64(34)).tolist()
         return numbers
 
-    def live_places(self, group: str, new: Iterable[bytes]) -> list[int]:
-        """The places of a group's values, but for those whose keys are in *new*."""
-        return [place for place in self.last_places(group, new) if not place & TOMBSTONE_BIT]
+    def live_locations(self, group: str, new: Iterable[bytes]) -> list[int]:
+        """The locations of a group's values, but for those whose keys are in *new*."""
+        return [location for location in self.last_locations(group, new) if not location & TOMBSTONE_BIT]
 
-    def last_places(self, group: str, new: Iterable[bytes]) -> list[int]:
-        """The places of a group's last records, tombstones among them, but for those whose keys are in *new*."""
+    def last_locations(self, group: str, new: Iterable[bytes]) -> list[int]:
+        """The locations of a group's last records, tombstones among them, but for those whose keys are in *new*."""
         entries = self.entries(group)
-        places = self.places[entries]
-        old = np.ones(len(places), bool)
+        locations = self.locations[entries]
+        old = np.ones(len(locations), bool)
         old[[at - entries.start for key in new if (at := self.position(group, key)) >= 0]] = False
-        found: list[int] = places[old].tolist()
+        found: list[int] = locations[old].tolist()
         return found
 
     def merged(self, changes: Changes) -> IndexTable:
@@ -106,17 +106,17 @@ class IndexTable:
         number = {name: i for i, name in enumerate(names)}
         groups = np.concatenate([_group_numbers(self, number), _group_numbers(new, number)])
         high, low = np.concatenate([self.high, new.high]), np.concatenate([self.low, new.low])
-        places = np.concatenate([self.places, new.places])
+        locations = np.concatenate([self.locations, new.locations])
         order = np.lexsort((low, high, groups))  # stable: of two with one fingerprint the newer comes last
         groups, high, low = groups[order], high[order], low[order]
         last = np.ones(len(order), bool)
         last[:-1] = (groups[1:] != groups[:-1]) | (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-        return _grouped(self.seed, names, groups[last], high[last], low[last], places[order][last])
+        return _grouped(self.seed, names, groups[last], high[last], low[last], locations[order][last])
 
     def only(self, keep: NDArray[np.bool_]) -> IndexTable:
         """A table with the entries for which *keep* is true."""
         groups = np.repeat(np.arange(len(self.names)), np.diff(self.starts).astype(np.int64))
-        return _grouped(self.seed, self.names, groups[keep], self.high[keep], self.low[keep], self.places[keep])
+        return _grouped(self.seed, self.names, groups[keep], self.high[keep], self.low[keep], self.locations[keep])
 
     def write(self, path: Path, number: int, files: Files) -> IndexEntry:
         """Create the file *path* with this table, its content durable but not its name."""
@@ -125,7 +125,7 @@ class IndexTable:
             struct.pack("<IIQ", VERSION, len(self.names), len(self)),
             *(
                 array.astype("<u8").data.cast("B")
-                for array in (self.starts, name_starts, self.high, self.low, self.places)
+                for array in (self.starts, name_starts, self.high, self.low, self.locations)
                 if len(array)
             ),
             b"".join(self.names),
@@ -160,13 +160,13 @@ def open_index_file(folder: Path, entry: IndexEntry, seed: int) -> IndexTable | 
     if xxhash.xxh3_64_intdigest(data[_CHECKED_FROM:]) != check:
         return None
     words = np.frombuffer(data, "<u8", 2 * (groups + 1) + 3 * entries, _HEAD.size)
-    starts, name_starts, high, low, places = np.split(
+    starts, name_starts, high, low, locations = np.split(
         words, np.cumsum([groups + 1, groups + 1, entries, entries]).tolist()
     )
     blob = bytes(data[_HEAD.size + words.nbytes :])
     bounds = name_starts.tolist()
     names = [blob[bounds[i] : bounds[i + 1]] for i in range(groups)]
-    return IndexTable(seed, names, starts, high, low, places)
+    return IndexTable(seed, names, starts, high, low, locations)
 
 
 def common_entries(one: IndexTable, other: IndexTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -186,9 +186,9 @@ def _table_of(changes: Changes, seed: int) -> IndexTable:
     by_name = sorted((group.encode(), keys) for group, keys in changes.items() if keys)
     prints = b"".join([digest(key, seed) for _, keys in by_name for key in keys])
     halves = np.frombuffer(prints, ">u8").astype(np.uint64).reshape(-1, 2)
-    places = np.array([place for _, keys in by_name for place in keys.values()], np.uint64)
+    locations = np.array([location for _, keys in by_name for location in keys.values()], np.uint64)
     starts = np.cumsum([0, *(len(keys) for _, keys in by_name)], dtype=np.uint64)
-    return IndexTable(seed, [name for name, _ in by_name], starts, halves[:, 0], halves[:, 1], places)
+    return IndexTable(seed, [name for name, _ in by_name], starts, halves[:, 0], halves[:, 1], locations)
 
 
 def _group_numbers(table: IndexTable, number: Mapping[bytes, int]) -> NDArray[np.int64]:
@@ -196,10 +196,12 @@ def _group_numbers(table: IndexTable, number: Mapping[bytes, int]) -> NDArray[np
     return np.repeat(numbers, np.diff(table.starts).astype(np.int64))
 
 
-def _grouped(seed: int, names: list[bytes], groups: NDArray[np.int64], high: U64, low: U64, places: U64) -> IndexTable:
+def _grouped(
+    seed: int, names: list[bytes], groups: NDArray[np.int64], high: U64, low: U64, locations: U64
+) -> IndexTable:
     """A table from entries in order, each with the number of its group; groups that have none are left out."""
     counts = np.bincount(groups, minlength=len(names))
     starts = np.concatenate([[0], np.cumsum(counts[counts > 0])]).astype(np.uint64)
     return IndexTable(
-        seed, [name for name, count in zip(names, counts, strict=True) if count], starts, high, low, places
+        seed, [name for name, count in zip(names, counts, strict=True) if count], starts, high, low, locations
     )

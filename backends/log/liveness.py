@@ -69,8 +69,8 @@ def _compare_two(
         here, there = here[some], there[some]
     for at, their_at in zip(here.tolist(), there.tolist(), strict=True):
         try:
-            stamp = other.of(int(theirs.places[their_at]))
-            newer = stamp > own.of(int(table.places[at]))
+            stamp = other.of(int(theirs.locations[their_at]))
+            newer = stamp > own.of(int(table.locations[at]))
         except Corruption:  # its file was compacted away meanwhile, or it is damaged: whoever reads it will say so
             hiding[at] = True
             continue
@@ -87,15 +87,15 @@ class _Stamps:
         self._open: dict[int, Segment] = {}
         files.callback(self._close)
 
-    def of(self, place: int) -> tuple[int, int]:
-        """The sequence and epoch of the record at *place*."""
-        number = segment_of(place)
+    def of(self, location: int) -> tuple[int, int]:
+        """The sequence and epoch of the record at *location*."""
+        number = segment_of(location)
         segment = self._open.get(number)
         if segment is None:
             if len(self._open) == _MOST_OPEN:
                 self._close()
             segment = self._open[number] = self._view.open_copy(number)
-        return segment.read_stamp(place)
+        return segment.read_stamp(location)
 
     def _close(self) -> None:
         for segment in self._open.values():

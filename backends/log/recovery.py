@@ -57,10 +57,10 @@ class State:
         """Bring the index up to date with records in the order of their sequence."""
         recent = {group: self.index.recent.setdefault(group.decode(), {}) for group in set(found.groups)}
         if len(recent) == 1:
-            recent[found.groups[0]].update(zip(found.keys, found.places, strict=True))
+            recent[found.groups[0]].update(zip(found.keys, found.locations, strict=True))
             return
-        for group, key, place in zip(found.groups, found.keys, found.places, strict=True):
-            recent[group][key] = place
+        for group, key, location in zip(found.groups, found.keys, found.locations, strict=True):
+            recent[group][key] = location
 
     def close(self) -> None:
         """Close the files of all segments that nobody has pinned; whoever has, closes them."""

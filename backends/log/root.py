@@ -244,23 +244,23 @@ def _release(views: Iterable[View]) -> None:
 
 def _newest_value(id: CheckpointId, at: int, views: Iterable[IdView]) -> bytes | None:
     """The value of *id*, which is the one number *at* of what the views are of."""
-    known = [view for view in views if view.places[at]]
+    known = [view for view in views if view.locations[at]]
     if not known:
         return None
-    newest = known[0] if len(known) == 1 else max(known, key=lambda view: view.stamp(view.places[at]))
-    place = newest.places[at]
-    if place & TOMBSTONE_BIT:
+    newest = known[0] if len(known) == 1 else max(known, key=lambda view: view.stamp(view.locations[at]))
+    location = newest.locations[at]
+    if location & TOMBSTONE_BIT:
         return None
-    return newest.segments[segment_of(place)].read_value(place, id.group.encode(), id.key)
+    return newest.segments[segment_of(location)].read_value(location, id.group.encode(), id.key)
 
 
 def _newest_keys(views: Iterable[GroupView]) -> Iterator[bytes]:
     """The keys whose newest record in any folder is a value."""
     known: dict[bytes, list[tuple[GroupView, int]]] = {}
     for view in views:
-        for key, place in view.last_records():
-            known.setdefault(key, []).append((view, place))
+        for key, location in view.last_records():
+            known.setdefault(key, []).append((view, location))
     for key, records in known.items():
-        _, place = records[0] if len(records) == 1 else max(records, key=lambda record: record[0].stamp(record[1]))
-        if not place & TOMBSTONE_BIT:
+        _, location = records[0] if len(records) == 1 else max(records, key=lambda record: record[0].stamp(record[1]))
+        if not location & TOMBSTONE_BIT:
             yield key

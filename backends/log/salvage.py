@@ -17,7 +17,7 @@ from safekeeper.backends.log.claim import writer_folders
 from safekeeper.backends.log.location import TOMBSTONE_BIT, location_of
 from safekeeper.backends.log.manifest import SegmentEntry, first_line
 from safekeeper.backends.log.recovery import find_manifest
-from safekeeper.backends.log.scan import row_places, whole_ids
+from safekeeper.backends.log.scan import row_locations, whole_ids
 from safekeeper.backends.log.segment import Segment
 from safekeeper.backends.log.verify import BadBlock, damage_of, walk
 from safekeeper.backends.log.writer_status import Head
@@ -31,7 +31,7 @@ class _Last:
 
     stamp: tuple[int, int]
     segment: Segment
-    place: int
+    location: int
 
 
 class Salvage:
@@ -67,11 +67,11 @@ class Salvage:
             yield from self._folder(folder)
         by_segment: dict[Segment, list[tuple[CheckpointId, int]]] = {}
         for (group, key), last in self._last.items():
-            if not last.place & TOMBSTONE_BIT:
-                by_segment.setdefault(last.segment, []).append((CheckpointId(group.decode(), key), last.place))
+            if not last.location & TOMBSTONE_BIT:
+                by_segment.setdefault(last.segment, []).append((CheckpointId(group.decode(), key), last.location))
         for segment, puts in by_segment.items():
             with _opened(segment):
-                yield from (_outcome(segment, id, place) for id, place in puts)
+                yield from (_outcome(segment, id, location) for id, location in puts)
 
     def _folder(self, folder: Path) -> Iterator[Damage]:
         head = Head.of_reader(folder)
@@ -99,8 +99,8 @@ class Salvage:
             if isinstance(found, BadBlock):
                 yield from self._bad_block(segment, found)
                 continue
-            for group, key, place in zip(found.groups, found.keys, found.places, strict=True):
-                self._meet(group, key, segment, place)
+            for group, key, location in zip(found.groups, found.keys, found.locations, strict=True):
+                self._meet(group, key, segment, location)
 
     def _bad_block(self, segment: Segment, bad: BadBlock) -> Iterator[Damage]:
         """Take what is whole of a block that is not."""
@@ -109,26 +109,26 @@ class Salvage:
             yield Damage(where, "no whole block: ids that cannot be told are lost, or have an older value")
             return
         if header.kind == COLUMNS:
-            places = list(row_places(location_of(segment.number, bad.offset), header.records))
+            locations = list(row_locations(location_of(segment.number, bad.offset), header.records))
         else:
             block = location_of(segment.number, bad.offset)
-            places = [block + (start >> 3) | tombstone for start, tombstone in whole_ids(bad.raw, header)]
-        lost = header.records - len(places)
-        for place in places:
+            locations = [block + (start >> 3) | tombstone for start, tombstone in whole_ids(bad.raw, header)]
+        lost = header.records - len(locations)
+        for location in locations:
             try:
-                group, key = segment.read_id(place)
+                group, key = segment.read_id(location)
             except Corruption:
                 lost += 1
                 continue
-            self._meet(group, key, segment, place)
+            self._meet(group, key, segment, location)
         if lost:
             yield Damage(where, f"{lost} records whose ids cannot be told are lost, or their ids have an older value")
 
-    def _meet(self, group: bytes, key: bytes, segment: Segment, place: int) -> None:
-        stamp = segment.read_stamp(place)
+    def _meet(self, group: bytes, key: bytes, segment: Segment, location: int) -> None:
+        stamp = segment.read_stamp(location)
         before = self._last.get((group, key))
         if before is None or before.stamp <= stamp:
-            self._last[group, key] = _Last(stamp, segment, place)
+            self._last[group, key] = _Last(stamp, segment, location)
 
 
 @contextmanager
@@ -141,9 +141,9 @@ def _opened(segment: Segment) -> Iterator[None]:
         segment.close()
 
 
-def _outcome(segment: Segment, id: CheckpointId, place: int) -> Intact | Damage:
+def _outcome(segment: Segment, id: CheckpointId, location: int) -> Intact | Damage:
     try:
-        return Intact(id, segment.read_value(place, id.group.encode(), id.key))
+        return Intact(id, segment.read_value(location, id.group.encode(), id.key))
     except Corruption as error:
         return Damage(damage_of(error).place, "the value is damaged", id)
 

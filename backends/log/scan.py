@@ -60,7 +60,7 @@ class Found:
 
     groups: list[bytes] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
+    locations: list[int] = field(default_factory=list)
     sequences: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -70,12 +70,12 @@ class Found:
         """Put the records of *other* behind these."""
         self.groups += other.groups
         self.keys += other.keys
-        self.places += other.places
+        self.locations += other.locations
         self.sequences += other.sequences
 
     def tombstones(self) -> int:
         """How many of them are deletes."""
-        return int(np.count_nonzero(np.array(self.places, np.uint64) & np.uint64(TOMBSTONE_BIT)))
+        return int(np.count_nonzero(np.array(self.locations, np.uint64) & np.uint64(TOMBSTONE_BIT)))
 
     def in_order(self) -> Found:
         """The same records by sequence; of those with one sequence, the later one stays the later."""
@@ -83,7 +83,7 @@ class Found:
         if (sequences[1:] >= sequences[:-1]).all():
             return self
         order = np.argsort(sequences, kind="stable").tolist()
-        lists = (self.groups, self.keys, self.places, self.sequences)
+        lists = (self.groups, self.keys, self.locations, self.sequences)
         return Found(*([items[at] for at in order] for items in lists))
 
 
@@ -150,7 +150,7 @@ class _Window:
     def __init__(self, segment: Segment, offset: int, size: int) -> None:
         self.data = segment.read(size, offset)
         self._words = np.frombuffer(self.data, "<u8", len(self.data) // 8)
-        self._place = location_of(segment.number, offset)
+        self._location = location_of(segment.number, offset)
         searched = min(len(self.data), _WINDOW)  # a larger window is for the one block that it begins with
         marks = np.frombuffer(self.data, "<u4", searched // 8 * 2)[2::2]  # 8 bytes behind the start of a header
         units = np.flatnonzero(marks == BLOCK_MARK)
@@ -194,8 +194,8 @@ class _Window:
         if columns is None:
             return False
         group, keys = columns
-        places = row_places(self._place + start // 8, len(keys))
-        found.add(Found([group] * len(keys), keys, list(places), [header.sequence] * len(keys)))
+        locations = row_locations(self._location + start // 8, len(keys))
+        found.add(Found([group] * len(keys), keys, list(locations), [header.sequence] * len(keys)))
         return True
 
     def _find_records(self, first: int, last: int, found: Found) -> int:
@@ -218,10 +218,10 @@ class _Window:
         if bad.any():
             last = int(owners[_first(bad)])
         count = int(np.searchsorted(owners, last))
-        places = self._place + positions // 8 | np.where(heads["flags"] & TOMBSTONE_FLAG, TOMBSTONE_BIT, 0)
+        locations = self._location + positions // 8 | np.where(heads["flags"] & TOMBSTONE_FLAG, TOMBSTONE_BIT, 0)
         found.groups += [data[start:end] for start, end in zip(groups[:count], keys, strict=False)]
         found.keys += [data[start:end] for start, end in zip(keys[:count], values, strict=False)]
-        found.places += places[:count].tolist()
+        found.locations += locations[:count].tolist()
         found.sequences += heads["sequence"][:count].tolist()
         return last
 
@@ -272,8 +272,8 @@ def _first(mask: NDArray[np.bool_]) -> int:
     return int(mask.argmax()) if mask.any() else len(mask)
 
 
-def row_places(block: int, count: int) -> range:
-    """The places of the rows of a block of columns whose own place is *block*."""
+def row_locations(block: int, count: int) -> range:
+    """The locations of the rows of a block of columns whose own location is *block*."""
     first = block + column_block.ROWS_START // 8 | ROW_BIT
     step = column_block.ROW_SIZE // 8
     return range(first, first + count * step, step)

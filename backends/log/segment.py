@@ -62,83 +62,83 @@ class Segment:
             return bytes(pending[1][start : start + size])
         return os.pread(self.fd, size, offset)
 
-    def read_id(self, place: int) -> tuple[bytes, bytes]:
-        """The group and key at *place*, verified, without reading the value."""
-        if place & ROW_BIT:
-            row = self._read_row(place)
+    def read_id(self, location: int) -> tuple[bytes, bytes]:
+        """The group and key at *location*, verified, without reading the value."""
+        if location & ROW_BIT:
+            row = self._read_row(location)
             return row.group, row.key
-        return self._read_head(place)[1]
+        return self._read_head(location)[1]
 
-    def read_value(self, place: int, group: bytes, key: bytes) -> bytes:
-        """The value at *place*, verified to be that of *group* and *key*."""
-        if place & ROW_BIT:
-            row = self._read_row(place)
+    def read_value(self, location: int, group: bytes, key: bytes) -> bytes:
+        """The value at *location*, verified to be that of *group* and *key*."""
+        if location & ROW_BIT:
+            row = self._read_row(location)
             found, value = (row.group, row.key), row.value()
         else:
-            head, found, raw = self._read_head(place)
-            value = self._value(head, raw, place)
+            head, found, raw = self._read_head(location)
+            value = self._value(head, raw, location)
         if value is None:
-            self.corrupt(place)
+            self.corrupt(location)
         if found != (group, key):
-            raise Corruption(f"{self._at(place)}: holds {found!r} where the index says {(group, key)!r}")
+            raise Corruption(f"{self._at(location)}: holds {found!r} where the index says {(group, key)!r}")
         return value
 
-    def read_stamp(self, place: int) -> tuple[int, int]:
-        """The sequence and the epoch of the record at *place*, verified: of two of one id the higher is the newer."""
-        if place & ROW_BIT:
-            row = self._read_row(place)
+    def read_stamp(self, location: int) -> tuple[int, int]:
+        """The sequence and epoch of the record at *location*, verified: of two of one id the higher is the newer."""
+        if location & ROW_BIT:
+            row = self._read_row(location)
             return row.sequence, row.epoch
-        head, _, _ = self._read_head(place)
+        head, _, _ = self._read_head(location)
         return head.sequence, head.epoch
 
-    def read_record(self, place: int) -> tuple[bytes, int]:
-        """The whole record at *place*, verified, and its sequence. A row comes as a record."""
-        if place & ROW_BIT:
-            row = self._read_row(place)
+    def read_record(self, location: int) -> tuple[bytes, int]:
+        """The whole record at *location*, verified, and its sequence. A row comes as a record."""
+        if location & ROW_BIT:
+            row = self._read_row(location)
             value = row.value()
             if value is None:
-                self.corrupt(place)
+                self.corrupt(location)
             record = encode_record_head(row.sequence, row.epoch, row.group, row.key, value, check_value(value)) + value
             return record + padding(len(record)), row.sequence
-        head, _, raw = self._read_head(place)
-        value = self._value(head, raw, place)
+        head, _, raw = self._read_head(location)
+        value = self._value(head, raw, location)
         if value is None:
-            self.corrupt(place)
+            self.corrupt(location)
         return raw[: head.value_start] + value + padding(head.value_start + head.value_size), head.sequence
 
-    def read_as_tombstone(self, place: int) -> tuple[bytes, int]:
-        """The record at *place* as if it were a delete with the same sequence, and that sequence."""
-        if place & ROW_BIT:
-            row = self._read_row(place)
+    def read_as_tombstone(self, location: int) -> tuple[bytes, int]:
+        """The record at *location* as if it were a delete with the same sequence, and that sequence."""
+        if location & ROW_BIT:
+            row = self._read_row(location)
             group, key, sequence, epoch = row.group, row.key, row.sequence, row.epoch
         else:
-            head, (group, key), _ = self._read_head(place)
+            head, (group, key), _ = self._read_head(location)
             sequence, epoch = head.sequence, head.epoch
         record = encode_record_head(sequence, epoch, group, key, None, check_value(None))
         return record + padding(len(record)), sequence
 
-    def _read_row(self, place: int) -> column_block.Row:
-        return column_block.read_row(self.read, offset_of(place), self.nonce) or self.corrupt(place)
+    def _read_row(self, location: int) -> column_block.Row:
+        return column_block.read_row(self.read, offset_of(location), self.nonce) or self.corrupt(location)
 
-    def _read_head(self, place: int) -> tuple[RecordHead, tuple[bytes, bytes], bytes]:
+    def _read_head(self, location: int) -> tuple[RecordHead, tuple[bytes, bytes], bytes]:
         """A record's head and id, verified, and its first bytes."""
-        offset = offset_of(place)
+        offset = offset_of(location)
         raw = self.read(_FIRST_READ, offset)
         head = decode_record_head(raw)
         if head and head.value_start > len(raw):
             raw = self.read(head.value_start, offset)
         id = head and verified_id(head, raw)
-        return (head, id, raw) if head and id else self.corrupt(place)
+        return (head, id, raw) if head and id else self.corrupt(location)
 
-    def _value(self, head: RecordHead, raw: bytes, place: int) -> bytes | None:
+    def _value(self, head: RecordHead, raw: bytes, location: int) -> bytes | None:
         """The value of a record whose first bytes are *raw*; None if its checksum fails."""
         start, end = head.value_start, head.value_start + head.value_size
-        value = raw[start:end] if end <= len(raw) else self.read(head.value_size, offset_of(place) + start)
+        value = raw[start:end] if end <= len(raw) else self.read(head.value_size, offset_of(location) + start)
         return value if check_value(value) == head.value_check else None
 
-    def _at(self, place: int) -> str:
-        return f"{self.path}: offset {offset_of(place)}"
+    def _at(self, location: int) -> str:
+        return f"{self.path}: offset {offset_of(location)}"
 
-    def corrupt(self, place: int) -> NoReturn:
+    def corrupt(self, location: int) -> NoReturn:
         """Raise the `Corruption` of a record whose checksum fails."""
-        raise Corruption(f"{self._at(place)}: a checksum does not match: damaged after it was written")
+        raise Corruption(f"{self._at(location)}: a checksum does not match: damaged after it was written")

@@ -39,16 +39,16 @@ class View:
     store: Store
     segments: dict[int, Segment]
 
-    def stamp(self, place: int) -> tuple[int, int]:
-        """The sequence and epoch of the record at *place*."""
-        return self.segments[segment_of(place)].read_stamp(place)
+    def stamp(self, location: int) -> tuple[int, int]:
+        """The sequence and epoch of the record at *location*."""
+        return self.segments[segment_of(location)].read_stamp(location)
 
 
 @dataclass(frozen=True, slots=True)
 class IdView(View):
     """What it knew of some ids."""
 
-    places: list[int]
+    locations: list[int]
     """Of the last record of each, which may be a tombstone; 0 where there is none."""
 
 
@@ -58,26 +58,26 @@ class GroupView(View):
 
     group: str
     new: dict[bytes, int]
-    """The places of what came after the table."""
+    """The locations of what came after the table."""
     table: IndexTable
 
     def live_keys(self) -> Iterator[bytes]:
         """The keys of the folder's values: those in memory first, the others in the order of the file."""
-        yield from (key for key, place in self.new.items() if not place & TOMBSTONE_BIT)
-        for place in sorted(self.table.live_places(self.group, self.new)):
-            yield self._key(place)
+        yield from (key for key, location in self.new.items() if not location & TOMBSTONE_BIT)
+        for location in sorted(self.table.live_locations(self.group, self.new)):
+            yield self._key(location)
 
     def last_records(self) -> Iterator[tuple[bytes, int]]:
-        """The place of the last record of each key, tombstones among them."""
+        """The location of the last record of each key, tombstones among them."""
         yield from self.new.items()
-        for place in sorted(self.table.last_places(self.group, self.new)):
-            yield self._key(place), place
+        for location in sorted(self.table.last_locations(self.group, self.new)):
+            yield self._key(location), location
 
-    def _key(self, place: int) -> bytes:
-        segment = self.segments[segment_of(place)]
-        name, key = segment.read_id(place)
+    def _key(self, location: int) -> bytes:
+        segment = self.segments[segment_of(location)]
+        name, key = segment.read_id(location)
         if name != self.group.encode():
-            segment.corrupt(place)
+            segment.corrupt(location)
         return key
 
 
@@ -87,7 +87,7 @@ class AllView(View):
 
     table: IndexTable
     new: dict[str, dict[bytes, int]]
-    """The places of what came after the table, by group and key."""
+    """The locations of what came after the table, by group and key."""
     entries: dict[int, SegmentEntry]
 
     def open_copy(self, number: int) -> Segment:
@@ -127,12 +127,12 @@ class Store:
         """The values of *ids* in this folder, as far as it is known."""
         with self.lock:
             find = self.state.index.find
-            places = [find(id.group, id.key) for id in ids]
-            segments = self.pin({place >> 34 for place in places if place})
+            locations = [find(id.group, id.key) for id in ids]
+            segments = self.pin({location >> 34 for location in locations if location})
         try:
             return [
-                segments[place >> 34].read_value(place, id.group.encode(), id.key) if place else None
-                for id, place in zip(ids, places, strict=True)
+                segments[location >> 34].read_value(location, id.group.encode(), id.key) if location else None
+                for id, location in zip(ids, locations, strict=True)
             ]
         finally:
             self.unpin(segments.values())
@@ -140,8 +140,8 @@ class Store:
     def pin_ids(self, ids: Sequence[CheckpointId]) -> IdView:
         """What the folder knows of *ids*, with the lock held."""
         last = self.state.index.find_last
-        places = [last(id.group, id.key) for id in ids]
-        return IdView(self, self.pin({segment_of(place) for place in places if place}), places)
+        locations = [last(id.group, id.key) for id in ids]
+        return IdView(self, self.pin({segment_of(location) for location in locations if location}), locations)
 
     def view_all(self) -> AllView:
         """Everything that the folder knows, with the lock held."""
@@ -165,7 +165,7 @@ class Store:
         """Whether the folder has an id of a group, as far as it can tell by itself."""
         with self.lock:
             table, new = self.state.index.table, self.state.index.new_keys(group)
-        return any(not place & TOMBSTONE_BIT for place in new.values()) or bool(table.live_places(group, new))
+        return any(not location & TOMBSTONE_BIT for location in new.values()) or bool(table.live_locations(group, new))
 
     # --- describing ---------------------------------------------------------------------------------------------------
 
@@ -174,13 +174,13 @@ class Store:
         with self.lock:
             index = self.state.index
             table, new = index.table, {group: index.new_keys(group) for group in {*index.recent, *index.frozen} - but}
-        live = table.places & np.uint64(TOMBSTONE_BIT) == 0
+        live = table.locations & np.uint64(TOMBSTONE_BIT) == 0
         for group in but:
             live[table.entries(group)] = False
         return int(np.count_nonzero(live)) + sum(
-            (not place & TOMBSTONE_BIT) - bool((before := table.find(group, key)) and not before & TOMBSTONE_BIT)
+            (not location & TOMBSTONE_BIT) - bool((before := table.find(group, key)) and not before & TOMBSTONE_BIT)
             for group, keys in new.items()
-            for key, place in keys.items()
+            for key, location in keys.items()
         )
 
     def bytes_stored(self) -> int:

@@ -80,12 +80,12 @@ class BlockHeader(NamedTuple):
 
 
 def block_seed(nonce: int, offset: int) -> int:
-    """The seed of the checksum of a header, which therefore holds at one place only."""
+    """The seed of the checksum of a header, which therefore holds at one offset only."""
     return (nonce ^ offset * _SPREAD) & _MASK64
 
 
 def block_seeds(nonce: int, offsets: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The same for many places."""
+    """The same for many offsets."""
     return np.uint64(nonce) ^ offsets * np.uint64(_SPREAD)
 
 
@@ -98,7 +98,7 @@ def encode_block(
 
 
 def decode_block(raw: bytes | memoryview, nonce: int, offset: int) -> BlockHeader | None:
-    """The header in the first bytes of *raw*, or None if they are no header of a block at this place."""
+    """The header in the first bytes of *raw*, or None if they are no header of a block at this offset."""
     if len(raw) < BLOCK.size:
         return None
     check, mark, *fields = BLOCK.unpack_from(raw)

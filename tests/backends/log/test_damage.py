@@ -306,7 +306,7 @@ def test_an_index_that_lies_with_a_good_checksum_never_gives_somebody_elses_valu
         store.write(Batch({a: b"of a", b: b"of b"}))
         store.compact()
         table = store._log.root.own.state.index.table
-        table.places = table.places[::-1]
+        table.locations = table.locations[::-1]
         for id in (a, b):
             with pytest.raises(Corruption, match="where the index says"):
                 store.read([id])

@@ -10,7 +10,7 @@ from safekeeper.backends.log.backend import LogBackend
 from safekeeper.backends.log.column_block import decode_columns
 from safekeeper.backends.log.location import TOMBSTONE_BIT, location_of
 from safekeeper.backends.log.options import LogOptions
-from safekeeper.backends.log.scan import row_places, scan
+from safekeeper.backends.log.scan import row_locations, scan
 from safekeeper.backends.log.segment import Segment
 from safekeeper.backends.shared.records import BLOCK, COLUMNS, MOVED, RECORD, SEGMENT_HEAD, check_value, decode_block
 
@@ -44,13 +44,15 @@ def step_by_step(segment, start=SEGMENT_HEAD.size, end=None, until=None):
 
 
 def records_of(block, header, segment, start):
-    place = location_of(segment.number, start)
+    location = location_of(segment.number, start)
     if header.kind == COLUMNS:
         columns = decode_columns(memoryview(block), header)
         if columns is None:
             return None
         group, keys = columns
-        return [(group, key, at, header.sequence) for key, at in zip(keys, row_places(place, len(keys)), strict=True)]
+        return [
+            (group, key, at, header.sequence) for key, at in zip(keys, row_locations(location, len(keys)), strict=True)
+        ]
     found, at = [], BLOCK.size
     for _ in range(header.records):
         if len(block) < at + RECORD.size:
@@ -64,8 +66,8 @@ def records_of(block, header, segment, start):
             return None
         if header.kind != MOVED and (sequence, epoch) != (header.sequence, header.epoch):
             return None
-        record_place = place + at // 8 | (TOMBSTONE_BIT if flags else 0)
-        found.append((block[at + RECORD.size : key_at], block[key_at:value_at], record_place, sequence))
+        record_location = location + at // 8 | (TOMBSTONE_BIT if flags else 0)
+        found.append((block[at + RECORD.size : key_at], block[key_at:value_at], record_location, sequence))
         at = value_at + value + 7 & ~7
     return found if at == len(block) else None
 
@@ -73,7 +75,7 @@ def records_of(block, header, segment, start):
 def found_by_scan(segment, **bounds):
     met = scan(segment, SEGMENT_HEAD.size, bounds.pop("end", None), **bounds)
     found = met.found
-    return met.end, list(zip(found.groups, found.keys, found.places, found.sequences, strict=True))
+    return met.end, list(zip(found.groups, found.keys, found.locations, found.sequences, strict=True))
 
 
 @pytest.fixture
