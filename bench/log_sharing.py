@@ -33,14 +33,14 @@ def leave_sharing_out(store: LogBackend) -> None:
     log = store._log
     assert log is not None
     assert log._writing is not None
-    appender, own = log._writing.appender, (log._writing.appender.store,)
+    appender, own = log._writing.appender, (log._writing.appender.folder,)
 
     def nothing(*_: object) -> None:
         pass
 
     vars(appender)["check_not_fenced"] = nothing
     vars(appender._head).update(choose=nothing, take=nothing)
-    vars(log.root).update(highest_beside=lambda _: 0, stores=lambda: own, refresh=lambda: own)
+    vars(log.root).update(highest_beside=lambda _: 0, folders=lambda: own, refresh=lambda: own)
 
 
 def table(folder: Path, threads: int, rounds: int, seconds: float) -> Result:

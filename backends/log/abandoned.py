@@ -10,7 +10,7 @@ from safekeeper.backends.log.claim import claiming, is_abandoned
 from safekeeper.backends.log.compaction import MANY_SMALL, Compactor, Pace, is_worth_a_pass
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.writer import Writer
-from safekeeper.backends.log.writer_folder import Store
+from safekeeper.backends.log.writer_folder import WriterFolder
 from safekeeper.errors import Conflict, Unavailable
 
 
@@ -20,26 +20,26 @@ def tidy_abandoned(root: Root, pace: Pace, everything: bool = False) -> None:
     Its writer for as long as that takes is this process. A folder whose writer died within a write is taken over in any
     case: nobody may drop a tombstone as long as it is open what that write was.
     """
-    stores = root.refresh()
-    if all(store.writing for store in stores):
+    folders = root.refresh()
+    if all(folder.writing for folder in folders):
         return
     try:
         with claiming(root.path, patience=0):
-            abandoned = [store for store in stores if store.folder.is_dir() and is_abandoned(store.folder)]
+            abandoned = [folder for folder in folders if folder.path.is_dir() and is_abandoned(folder.path)]
     except Unavailable:
         return  # somebody claims just now, and may take any of them
-    for store in abandoned:
-        if not (everything or _needs_care(root, store)):
+    for folder in abandoned:
+        if not (everything or _needs_care(root, folder)):
             continue
-        appender = Appender.claim_abandoned(root, store.folder)
+        appender = Appender.claim_abandoned(root, folder.path)
         if appender is None:
             continue
         try:
             with suppress(Conflict):  # then another process looks after it
-                Compactor(root, appender.store, Writer(appender, Survives.NOTHING)).run(pace, everything)
+                Compactor(root, appender.folder, Writer(appender, Survives.NOTHING)).run(pace, everything)
         finally:
             appender.close()
 
 
-def _needs_care(root: Root, store: Store) -> bool:
-    return not store.is_settled() or store.small_segments() >= MANY_SMALL or is_worth_a_pass(root, store)
+def _needs_care(root: Root, folder: WriterFolder) -> bool:
+    return not folder.is_settled() or folder.small_segments() >= MANY_SMALL or is_worth_a_pass(root, folder)

@@ -23,7 +23,7 @@ from safekeeper.backends.log.manifest import Manifest, SegmentEntry
 from safekeeper.backends.log.recovery import State, load
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.segment import Segment
-from safekeeper.backends.log.writer_folder import Store
+from safekeeper.backends.log.writer_folder import WriterFolder
 from safekeeper.backends.log.writer_status import Head
 from safekeeper.backends.shared.local_files import os_errors_as_unavailable
 from safekeeper.backends.shared.records import SEGMENT_HEAD, NewRecord, encode_segment_head
@@ -40,23 +40,23 @@ _OURS: Final = re.compile(r"(\d{8,})\.(?:segment|index)|(?:manifest|head)\.tmp")
 class Appender:
     """Appends blocks to a folder that this process has claimed."""
 
-    def __init__(self, root: Root, store: Store, lock_fd: int, epoch: int) -> None:
+    def __init__(self, root: Root, folder: WriterFolder, lock_fd: int, epoch: int) -> None:
         self._root = root
-        self.store = self._store = store
-        self._files = store.files
-        self.folder = store.folder
+        self.folder = folder
+        self._files = folder.files
+        self._path = folder.path
         self._lock_fd = lock_fd
         self.epoch = epoch
-        known = store.state
-        self._head = Head.of_writer(store.folder, known.sequence, known.manifest.sequence, known.manifest.generation)
-        self._always = store.options.sync == "always"
+        known = folder.state
+        self._head = Head.of_writer(folder.path, known.sequence, known.manifest.sequence, known.manifest.generation)
+        self._always = folder.options.sync == "always"
         self._manifest_lock = Lock()
-        self._next_number = max([store.state.manifest.next, *(number + 1 for number in _numbers(self.folder))])
-        self._given = store.state.sequence  # to a block, whether or not it was written
-        self._appended = self._flushed = self._synced = store.state.sequence
+        self._next_number = max([folder.state.manifest.next, *(number + 1 for number in _numbers(self._path))])
+        self._given = folder.state.sequence  # to a block, whether or not it was written
+        self._appended = self._flushed = self._synced = folder.state.sequence
         self._segment: Segment | None = None  # none: the next write begins one
         self._fd = -1
-        self._end = store.state.tail
+        self._end = folder.state.tail
         self._ahead = 0
         self._spare: tuple[int, SegmentEntry] | None = None  # created, but not known to be in the manifest
         self._broken: str | None = None
@@ -75,37 +75,37 @@ class Appender:
         with claiming(root.path) as claims:
             root.refresh()  # what those wrote who are gone must be known before a sequence is chosen
             appender = cls._take(root, take_seat(root.path, root.files))
-            root.adopt(appender.store, own=True)
+            root.adopt(appender.folder, own=True)
             claims.publish(appender.epoch)
         return appender
 
     @classmethod
-    def claim_abandoned(cls, root: Root, folder: Path) -> Appender | None:
-        """Become the writer of *folder* if it has none, to tidy it up; None if it has one."""
+    def claim_abandoned(cls, root: Root, path: Path) -> Appender | None:
+        """Become the writer of the folder at *path* if it has none, to tidy it up; None if it has one."""
         with claiming(root.path, patience=1.0) as claims:
-            seat = take_over(folder, root.files) if folder.is_dir() else None
+            seat = take_over(path, root.files) if path.is_dir() else None
             if seat is None:
                 return None
             appender = cls._take(root, seat)
-            root.adopt(appender.store, own=False)
+            root.adopt(appender.folder, own=False)
             claims.publish(appender.epoch)
         return appender
 
     @classmethod
     def _take(cls, root: Root, seat: Seat) -> Appender:
         """Begin to write in a folder that was just claimed."""
-        store = Store(seat.folder, root.options, root.files)
+        folder = WriterFolder(seat.folder, root.options, root.files)
         appender: Appender | None = None
         try:
-            store.begin_writing(_load_or_begin(root, seat))
-            _sync_tail(store)
-            Head.reveal(store.folder, store.state.sequence)
-            appender = cls(root, store, seat.lock_fd, seat.epoch)
+            folder.begin_writing(_load_or_begin(root, seat))
+            _sync_tail(folder)
+            Head.reveal(folder.path, folder.state.sequence)
+            appender = cls(root, folder, seat.lock_fd, seat.epoch)
             appender._take_over()
         except BaseException:
             if appender is not None:
                 appender._close_files()
-            store.close()
+            folder.close()
             release(seat.lock_fd)
             raise
         return appender
@@ -114,10 +114,10 @@ class Appender:
         """Seal what the writer before left, durably, and begin a segment."""
         self._begin_segment()
         self._head.publish(self._flushed, self._synced)
-        named = self._store.state.manifest.file_names()
-        for name in os.listdir(self.folder):
+        named = self.folder.state.manifest.file_names()
+        for name in os.listdir(self._path):
             if _OURS.fullmatch(name) and name not in named:
-                self._files.remove(self.folder / name)
+                self._files.remove(self._path / name)
 
     def close(self) -> None:
         """Seal the segment and give the root back. Raise `Unavailable` only if that loses what was acknowledged."""
@@ -126,14 +126,14 @@ class Appender:
                 with suppress(OSError, Conflict):  # the next writer seals it as well
                     self.change_manifest(self._sealed)
             elif self._broken is None:
-                with os_errors_as_unavailable(self.folder):
+                with os_errors_as_unavailable(self._path):
                     self.sync()
                     self.change_manifest(self._sealed)
         finally:
             with self._manifest_lock:  # a pass that is still under way shall not touch what others may own from now on
                 self._closed = True
             self._close_files()
-            self._root.drop(self._store)
+            self._root.drop(self.folder)
             release(self._lock_fd)
 
     def _close_files(self) -> None:
@@ -164,7 +164,7 @@ class Appender:
         if size > MAX_OFFSET:
             raise TooLarge(f"a batch has at most {MAX_OFFSET} bytes, this one has {size}: split it")
         segment = self._segment
-        if segment is None or (self._end > SEGMENT_HEAD.size and self._end + size > self._store.options.segment):
+        if segment is None or (self._end > SEGMENT_HEAD.size and self._end + size > self.folder.options.segment):
             segment = self._begin_segment()
         parts: list[Buffer] = []
         start = end = self._end
@@ -190,12 +190,12 @@ class Appender:
         """Raise `Conflict` if the folder was taken over: nothing may be acknowledged that its owner has not seen."""
         if self._head.fenced:
             self._abandon()
-            raise Conflict(f"{self.folder} was taken over by another process: write again to go on") from cause
+            raise Conflict(f"{self._path} was taken over by another process: write again to go on") from cause
 
     def _encode(self, entries: list[NewRecord], columns: list[Columns]) -> list[Block]:
         # Chosen after all that others have chosen, and said before it is written: see "Several writers" in the docs.
         self._head.choose()
-        self._given = max(self._given, self._root.highest_beside(self._store))
+        self._given = max(self._given, self._root.highest_beside(self.folder))
         blocks: list[Block] = []
         if entries:
             self._given += 1
@@ -209,8 +209,8 @@ class Appender:
     def _install(self, blocks: list[Block], segment: Segment, start: int) -> None:
         """Let readers see *blocks*, which begin at *start*."""
         offset = start
-        with self._store.lock:
-            state = self._store.state
+        with self.folder.lock:
+            state = self.folder.state
             for block in blocks:
                 block.install(state, segment.number, offset)
                 offset += block.size
@@ -228,7 +228,7 @@ class Appender:
             if end > self._ahead:
                 # Zeros behind the block, in the same call: the next blocks overwrite them, and syncing those has no
                 # metadata to write. Large blocks go without, since zeros would cost them as much as they bring.
-                room = max(self._store.options.segment - end, 0)
+                room = max(self.folder.options.segment - end, 0)
                 parts.append(_ZEROS[: min(max(end, _FIRST_AHEAD), room)])
                 self._ahead = end + len(parts[-1])
         started = time.perf_counter()
@@ -281,7 +281,7 @@ class Appender:
         try:
             yield
         except BaseException as error:
-            self._broken = f"{self.folder}: writes that were not yet synced are lost ({error}): open the log again"
+            self._broken = f"{self._path}: writes that were not yet synced are lost ({error}): open the log again"
             self._abandon()
             raise
 
@@ -304,9 +304,9 @@ class Appender:
         self._abandon()  # first: from the moment the manifest is replaced, and that may fail half-way, it is sealed
         self._spare = self._spare or self.create_segment(0)  # one that was made before the disk was full is used now
         fd, entry = self._spare[0], replace(self._spare[1], sequence=self._synced + 1)
-        segment = Segment(self.folder, entry)
-        before = self._store.state.manifest.segments
-        self._files.sync_folder(self.folder)
+        segment = Segment(self._path, entry)
+        before = self.folder.state.manifest.segments
+        self._files.sync_folder(self._path)
         self.change_manifest(
             lambda manifest: _with_segment(self._sealed(manifest), entry), lambda state: state.begin(segment)
         )
@@ -318,20 +318,20 @@ class Appender:
 
     def _remove_unused(self, before: Sequence[SegmentEntry]) -> None:
         """Remove the segment that was open before, if nothing was ever written to it."""
-        if before and before[-1].file_name not in self._store.state.manifest.file_names():
-            with self._store.lock:
-                self._store.retire([before[-1].number])
-            self._files.remove(self.folder / before[-1].file_name)
+        if before and before[-1].file_name not in self.folder.state.manifest.file_names():
+            with self.folder.lock:
+                self.folder.retire([before[-1].number])
+            self._files.remove(self._path / before[-1].file_name)
 
     def create_segment(self, sequence: int) -> tuple[int, SegmentEntry]:
         """Create the file of a segment of records from *sequence* on; its content is durable, its name is not."""
         entry = SegmentEntry(self.take_number(), secrets.randbits(64), sequence)
-        fd = self._files.create(self.folder / entry.file_name)
+        fd = self._files.create(self._path / entry.file_name)
         try:
             self._files.write_synced(fd, [encode_segment_head(entry.number, entry.nonce)], 0)
         except BaseException:
             os.close(fd)
-            self._files.remove(self.folder / entry.file_name)
+            self._files.remove(self._path / entry.file_name)
             raise
         return fd, entry
 
@@ -344,7 +344,7 @@ class Appender:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed(f"{self._store.root} was closed: open it again")
+            raise Closed(f"{self.folder.root} was closed: open it again")
 
     def _sealed(self, manifest: Manifest) -> Manifest:
         """The manifest with the open segment sealed where its last good block ends; without it, if it has none."""
@@ -368,8 +368,8 @@ class Appender:
         with self._manifest_lock:
             self._check_open()
             self.check_not_fenced()
-            manifest = replace(change(self._store.state.manifest), epoch=self.epoch, next=self._next_number)
-            manifest = manifest.save(self.folder, self._files)
+            manifest = replace(change(self.folder.state.manifest), epoch=self.epoch, next=self._next_number)
+            manifest = manifest.save(self._path, self._files)
             try:
                 self._adopt(manifest, install)
             except BaseException:  # a signal in the middle: what is in the manifest must be in the state
@@ -377,9 +377,9 @@ class Appender:
                 raise
 
     def _adopt(self, manifest: Manifest, install: Callable[[State], object]) -> None:
-        with self._store.lock:
-            install(self._store.state)
-            self._store.state.manifest = manifest
+        with self.folder.lock:
+            install(self.folder.state)
+            self.folder.state.manifest = manifest
         self._head.publish_generation(manifest.generation)
 
 
@@ -396,20 +396,20 @@ def _load_or_begin(root: Root, seat: Seat) -> State:
     return state
 
 
-def _sync_tail(store: Store) -> None:
+def _sync_tail(folder: WriterFolder) -> None:
     """Make durable what was found in the open segment, which may be in memory only, before a new head shows it."""
-    segments = store.state.manifest.segments
+    segments = folder.state.manifest.segments
     if segments and segments[-1].end is None:
-        fd = os.open(store.folder / segments[-1].file_name, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(folder.path / segments[-1].file_name, os.O_RDWR | os.O_CLOEXEC)
         try:
-            store.files.sync(fd)
+            folder.files.sync(fd)
         finally:
             os.close(fd)
 
 
-def _numbers(folder: Path) -> Iterator[int]:
-    """The numbers of the files in *folder*, also of those that a crash left behind."""
-    return (int(match[1]) for name in os.listdir(folder) if (match := _OURS.fullmatch(name)) and match[1])
+def _numbers(path: Path) -> Iterator[int]:
+    """The numbers of the files in the folder at *path*, also of those that a crash left behind."""
+    return (int(match[1]) for name in os.listdir(path) if (match := _OURS.fullmatch(name)) and match[1])
 
 
 def _with_segment(manifest: Manifest, entry: SegmentEntry) -> Manifest:

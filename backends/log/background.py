@@ -27,11 +27,11 @@ class Background:
 
     def __init__(self, root: Root, writer: Writer, appender: Appender) -> None:
         self._root = root
-        self._store = store = appender.store
+        self._folder = folder = appender.folder
         self._writer = writer
         self._appender = appender
-        self._compactor = Compactor(root, store, writer)
-        self._sync = store.options.sync
+        self._compactor = Compactor(root, folder, writer)
+        self._sync = folder.options.sync
         self._wake = Event()
         self._stopping = Event()
         self._lock = Lock()
@@ -44,9 +44,9 @@ class Background:
             self._start()
 
     def _plan(self) -> None:
-        state = self._store.state
+        state = self._folder.state
         size = sum(entry.end or 0 for entry in state.manifest.segments)
-        step = max(self._store.options.segment, size // _SHARE)
+        step = max(self._folder.options.segment, size // _SHARE)
         self._due_bytes = self._appender.appended + step
         self._overdue_bytes = self._appender.appended + _OVERDUE * step
         self._due_records = self._appender.records + max(_MANY_RECORDS, len(state.index.table) // _SHARE)
@@ -81,11 +81,11 @@ class Background:
     def _start(self) -> None:
         with self._lock:
             if self._thread is None and not self._stopping.is_set():
-                self._thread = Thread(target=self._work, name=f"safekeeper log {self._store.root}", daemon=True)
+                self._thread = Thread(target=self._work, name=f"safekeeper log {self._folder.root}", daemon=True)
                 self._thread.start()
 
     def _work(self) -> None:
-        timeout = None if self._sync == "always" else self._store.options.sync_interval
+        timeout = None if self._sync == "always" else self._folder.options.sync_interval
         while True:
             self._wake.wait(timeout)
             if self._stopping.is_set():
@@ -94,7 +94,7 @@ class Background:
             if self._sync != "always":
                 self._bring_to_disk()
             if self.due():
-                self._pass(paced(self._store.options.compact_rate, self._sleep))
+                self._pass(paced(self._folder.options.compact_rate, self._sleep))
 
     def _bring_to_disk(self) -> None:
         # If it fails, the next write tells its caller.

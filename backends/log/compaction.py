@@ -27,7 +27,7 @@ from safekeeper.backends.log.recovery import Counts, State
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.segment import Segment
 from safekeeper.backends.log.writer import Writer
-from safekeeper.backends.log.writer_folder import SMALL_SHARE, Store
+from safekeeper.backends.log.writer_folder import SMALL_SHARE, WriterFolder
 from safekeeper.backends.shared.records import BLOCK, MOVED, SEGMENT_HEAD, encode_block
 from safekeeper.errors import Corruption
 
@@ -75,11 +75,11 @@ class Occupancy:
 
 
 class Compactor:
-    """Runs passes over a store, one at a time."""
+    """Runs passes over a writer folder, one at a time."""
 
-    def __init__(self, root: Root, store: Store, writer: Writer) -> None:
+    def __init__(self, root: Root, folder: WriterFolder, writer: Writer) -> None:
         self._root = root
-        self._store = store
+        self._folder = folder
         self._writer = writer
         self._running = Lock()
         self._doubtful: list[Path] = []  # files that only one of the manifests names between which it is open
@@ -95,7 +95,7 @@ class Compactor:
                 raise
 
     def _run(self, pace: Pace, everything: bool) -> None:
-        store = self._store
+        folder = self._folder
         with self._writer.exclusive() as appender:
             appender.sync()
             if self._doubtful:
@@ -105,28 +105,28 @@ class Compactor:
                 self._remove_doubtful()
             if everything:
                 appender.rotate()
-            with store.lock:
-                frozen = store.state.index.freeze()
-                entries = _covered(store)
-                sequence = store.state.sequence
-        table = store.state.index.table.merged(frozen)
-        elsewhere = compare(self._root, store, table)
+            with folder.lock:
+                frozen = folder.state.index.freeze()
+                entries = _covered(folder)
+                sequence = folder.state.sequence
+        table = folder.state.index.table.merged(frozen)
+        elsewhere = compare(self._root, folder, table)
         occupancies = _occupancies(entries, table, elsewhere)
-        victims = choose(occupancies, store.options.segment, store.options.compact_dead, everything)
-        copy = _Copy(store, appender, pace)
+        victims = choose(occupancies, folder.options.segment, folder.options.compact_dead, everything)
+        copy = _Copy(folder, appender, pace)
         try:
             table = copy.copy(table, victims, _oldest_dirty(occupancies, victims), elsewhere)
             number = appender.take_number()
-            copy.made.append(store.folder / IndexEntry(number, 0, 0).file_name)
-            index = table.write(copy.made[-1], number, store.files)
-            store.files.sync_folder(store.folder)
+            copy.made.append(folder.path / IndexEntry(number, 0, 0).file_name)
+            index = table.write(copy.made[-1], number, folder.files)
+            folder.files.sync_folder(folder.path)
         except BaseException:
             copy.remove()
             raise
         finally:
             copy.close()
-        mapped = open_index_file(store.folder, index, table.seed)
-        removed = store.state.manifest.index
+        mapped = open_index_file(folder.path, index, table.seed)
+        removed = folder.state.manifest.index
         dead = [entry.file_name for entry in entries if entry.number in victims]
         dead += [removed.file_name] if removed else []
 
@@ -139,35 +139,35 @@ class Compactor:
         def install(state: State) -> None:
             state.index.thaw(mapped or table)
             for entry in copy.entries:
-                state.segments[entry.number] = Segment(store.folder, entry)
+                state.segments[entry.number] = Segment(folder.path, entry)
                 state.counts[entry.number] = Counts(entry.puts, entry.tombstones)
-            store.retire(victims)
+            folder.retire(victims)
 
-        self._doubtful = [*copy.made, *(store.folder / name for name in dead)]
+        self._doubtful = [*copy.made, *(folder.path / name for name in dead)]
         appender.change_manifest(change, install)
         self._remove_doubtful()
 
     def _remove_doubtful(self) -> None:
         """Remove those of the last pass's files that the manifest does not name."""
-        named = self._store.state.manifest.file_names()
+        named = self._folder.state.manifest.file_names()
         for path in self._doubtful:
             if path.name not in named:
-                self._store.files.remove(path)
+                self._folder.files.remove(path)
         self._doubtful = []
 
 
-def is_worth_a_pass(root: Root, store: Store) -> bool:
+def is_worth_a_pass(root: Root, folder: WriterFolder) -> bool:
     """Whether a pass over a folder that nobody writes would find anything to rewrite or drop."""
-    with store.lock:
-        frozen, entries = store.view_all().new, _covered(store)
-    table = store.state.index.table.merged(frozen)
-    occupancies = _occupancies(entries, table, compare(root, store, table))
-    return bool(choose(occupancies, store.options.segment, store.options.compact_dead, everything=False))
+    with folder.lock:
+        frozen, entries = folder.view_all().new, _covered(folder)
+    table = folder.state.index.table.merged(frozen)
+    occupancies = _occupancies(entries, table, compare(root, folder, table))
+    return bool(choose(occupancies, folder.options.segment, folder.options.compact_dead, everything=False))
 
 
-def _covered(store: Store) -> list[SegmentEntry]:
+def _covered(folder: WriterFolder) -> list[SegmentEntry]:
     """The segments as an index that is made now knows them."""
-    state = store.state
+    state = folder.state
     return [
         replace(
             entry,
@@ -234,8 +234,8 @@ def _oldest_dirty(occupancies: list[Occupancy], victims: set[int]) -> int | None
 class _Copy:
     """Copies what is needed of the chosen segments into new ones."""
 
-    def __init__(self, store: Store, appender: Appender, pace: Pace) -> None:
-        self._store = store
+    def __init__(self, folder: WriterFolder, appender: Appender, pace: Pace) -> None:
+        self._folder = folder
         self._appender = appender
         self._pace = pace
         self._fd = -1
@@ -259,7 +259,7 @@ class _Copy:
         locations, keep = table.locations.copy(), np.ones(len(table), bool)
         needed = elsewhere.hiding & ~elsewhere.replaced
         for number, entries in groupby(moving.tolist(), lambda at: segment_of(int(table.locations[at]))):
-            with self._store.pinned([number]) as segments:  # one at a time: there may be more than a process may open
+            with self._folder.pinned([number]) as segments:  # one at a time: there may be more than a process may open
                 for at in entries:
                     location = int(table.locations[at])
                     tombstone = bool(location & TOMBSTONE_BIT or elsewhere.replaced[at])
@@ -277,7 +277,7 @@ class _Copy:
         if self._fd < 0:
             self._fd, entry = self._appender.create_segment(sequence)
             self.entries.append(entry)
-            self.made.append(self._store.folder / entry.file_name)
+            self.made.append(self._folder.path / entry.file_name)
             self._end, self._counts = SEGMENT_HEAD.size, Counts()
             self._lowest = self._highest = sequence
         location = location_of(self.entries[-1].number, self._end + BLOCK.size + self._size)
@@ -288,7 +288,7 @@ class _Copy:
         self._size += len(record)
         if self._size >= _MOVED_BLOCK:
             self._write_block()
-            if self._end >= self._store.options.segment:
+            if self._end >= self._folder.options.segment:
                 self._seal()
         return location | TOMBSTONE_BIT if tombstone else location
 
@@ -297,7 +297,7 @@ class _Copy:
             return
         nonce, epoch, count = self.entries[-1].nonce, self._appender.epoch, len(self._records)
         head = encode_block(nonce, self._end, epoch, self._highest, 0, self._size, count, MOVED)
-        self._store.files.write(self._fd, [b"".join([head, *self._records])], self._end)
+        self._folder.files.write(self._fd, [b"".join([head, *self._records])], self._end)
         self._end += len(head) + self._size
         self._pace(self._size)
         self._records, self._size = [], 0
@@ -306,7 +306,7 @@ class _Copy:
         if self._fd < 0:
             return
         self._write_block()
-        self._store.files.sync(self._fd)
+        self._folder.files.sync(self._fd)
         end, counts = self._end, self._counts
         self.entries[-1] = replace(
             self.entries[-1],
@@ -328,7 +328,7 @@ class _Copy:
         """Remove the new files, which nothing names yet."""
         for path in self.made:
             with suppress(OSError):
-                self._store.files.remove(path)
+                self._folder.files.remove(path)
 
 
 def paced(rate: int, sleep: Callable[[float], None]) -> Pace:

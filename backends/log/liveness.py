@@ -18,7 +18,7 @@ from safekeeper.backends.log.index_file import IndexTable, common_entries
 from safekeeper.backends.log.location import segment_of
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.segment import Segment
-from safekeeper.backends.log.writer_folder import AllView, Store
+from safekeeper.backends.log.writer_folder import AllView, WriterFolder
 from safekeeper.errors import Corruption
 
 _MOST_COMPARED: Final = 50_000  # of the ids that two folders share, in one pass; of the others the worst is assumed
@@ -37,20 +37,20 @@ class Elsewhere:
     """Another folder has an older record, or may get one."""
 
 
-def compare(root: Root, store: Store, table: IndexTable) -> Elsewhere:
-    """What the other folders of *root* know of the ids in *table*, which is that of *store*."""
+def compare(root: Root, folder: WriterFolder, table: IndexTable) -> Elsewhere:
+    """What the other folders of *root* know of the ids in *table*, which is that of *folder*."""
     nothing = Elsewhere(np.zeros(len(table), bool), np.zeros(len(table), bool))
-    others = [other for other in root.stores() if other is not store]
+    others = [other for other in root.folders() if other is not folder]
     if not others:
         return nothing
     settled = all(other.is_settled() for other in others)  # before they are caught up with
-    views = [view for view in root.look(lambda store, _: store.view_all()) if view.store is not store]
-    known = settled and {view.store for view in views} == {*others}
+    views = [view for view in root.look(lambda each, _: each.view_all()) if view.folder is not folder]
+    known = settled and {view.folder for view in views} == {*others}
     known = known and all(other.manifest_is_durable() for other in others)  # or what is gone from it may come back
     replaced, hiding = nothing.replaced, np.full(len(table), not known)
     with ExitStack() as files:
-        with store.lock:
-            own = _Stamps(store.view_all(), files)
+        with folder.lock:
+            own = _Stamps(folder.view_all(), files)
         for view in views:
             _compare_two(table, own, view.table.merged(view.new), _Stamps(view, files), replaced, hiding)
     return Elsewhere(replaced, hiding)
@@ -82,7 +82,7 @@ class _Stamps:
     """Reads the sequence and epoch of records, through files of its own: those of a view may go away meanwhile."""
 
     def __init__(self, view: AllView, files: ExitStack) -> None:
-        self.durable = view.store.durable
+        self.durable = view.folder.durable
         self._view = view
         self._open: dict[int, Segment] = {}
         files.callback(self._close)

@@ -1,4 +1,4 @@
-"""The manifest: what belongs to the store. Replaced whole, so that several files come and go in one step.
+"""The manifest: which files belong to a writer folder. Replaced whole, so that several files come and go in one step.
 
 safekeeper-log 2 CHECK
 {"generation": ..., "segments": [...], ...}
@@ -67,7 +67,7 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A state of the store's files."""
+    """A state of the folder's files."""
 
     seed: int
     """Seeds the fingerprints in index files; random, so that nobody can choose keys that collide."""

@@ -76,7 +76,7 @@ class Log:
             if self._writing is None:
                 writing = _Writing(self.root, Appender.claim(self.root), self._survives)
                 try:
-                    if writing.appender.store.small_segments() >= MANY_SMALL:
+                    if writing.appender.folder.small_segments() >= MANY_SMALL:
                         # Now, not in the background: writers that are killed early would leave one more each time.
                         writing.background.run_pass(everything=False)
                 except BaseException:
@@ -104,7 +104,7 @@ class Log:
     def _leave_in_order(self, writing: _Writing) -> None:
         writing.background.stop()
         try:
-            if writing.appender.store.tail_is_long():
+            if writing.appender.folder.tail_is_long():
                 writing.background.run_pass(everything=False)
         except (OSError, SafekeeperError):
             pass  # the next one to open it reads the tail instead

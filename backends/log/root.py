@@ -19,7 +19,7 @@ from safekeeper.backends.log.claim import Claims, writer_folders
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.location import TOMBSTONE_BIT, segment_of
 from safekeeper.backends.log.options import LogOptions
-from safekeeper.backends.log.writer_folder import GroupView, IdView, Store, View
+from safekeeper.backends.log.writer_folder import GroupView, IdView, View, WriterFolder
 from safekeeper.errors import Closed, Corruption
 
 V = TypeVar("V", bound=View)
@@ -29,13 +29,13 @@ class _LookedAt:
     """Folders that a caller looks at. Another thread may load them anew before the caller has found out that it must:
     then there is nothing left to do, but what the caller has seen is old all the same."""
 
-    def __init__(self, stores: tuple[Store, ...]) -> None:
-        self.stores = stores
-        self._loads = [store.loads for store in stores]
+    def __init__(self, folders: tuple[WriterFolder, ...]) -> None:
+        self.folders = folders
+        self._loads = [folder.loads for folder in folders]
 
     def is_old(self) -> bool:
         """Whether any of them was loaded since."""
-        return self._loads != [store.loads for store in self.stores]
+        return self._loads != [folder.loads for folder in self.folders]
 
 
 class Root:
@@ -45,9 +45,9 @@ class Root:
         self.path = path
         self.options = options
         self.files = files
-        self.own: Store | None = None
+        self.own: WriterFolder | None = None
         """The folder that this process writes to, from its first write on."""
-        self._stores: tuple[Store, ...] = ()
+        self._folders: tuple[WriterFolder, ...] = ()
         self._claims: Claims | None = None
         self._seen_epoch = -1
         self._unread = False  # whether there are folders of which only the head is known, which may be old
@@ -56,91 +56,91 @@ class Root:
 
     # --- which folders there are --------------------------------------------------------------------------------------
 
-    def stores(self) -> tuple[Store, ...]:
+    def folders(self) -> tuple[WriterFolder, ...]:
         """The folders, as of now."""
         claims = self._claims = self._claims or Claims.of_reader(self.path)
         epoch = claims.epoch if claims else 0  # 0: listed every time
         if not epoch or epoch != self._seen_epoch:
             self._list(epoch)
-        return self._stores
+        return self._folders
 
     def _list(self, epoch: int) -> None:
         """List the folders, and close those that are gone."""
         with self._lock:
             if self._closed:
                 raise Closed(f"{self.path} was closed: open it again")
-            known = {store.folder: store for store in self._stores}
-            folders = writer_folders(self.path)
-            self._stores = tuple(known.get(path) or Store(path, self.options, self.files) for path in folders)
+            known = {folder.path: folder for folder in self._folders}
+            paths = writer_folders(self.path)
+            self._folders = tuple(known.get(path) or WriterFolder(path, self.options, self.files) for path in paths)
             self._seen_epoch = epoch
-            self._unread |= any(store.folder not in known for store in self._stores)
-            for store in self._stores:
-                store.forget_head()
-            for store in {*known.values()} - {*self._stores, self.own}:
-                store.close()
+            self._unread |= any(folder.path not in known for folder in self._folders)
+            for folder in self._folders:
+                folder.forget_head()
+            for folder in {*known.values()} - {*self._folders, self.own}:
+                folder.close()
 
-    def adopt(self, store: Store, own: bool) -> None:
+    def adopt(self, folder: WriterFolder, own: bool) -> None:
         """Take in a folder that this process has claimed; with *own* it is the one for this process to write to."""
         with self._lock:
-            read = [other for other in self._stores if other.folder == store.folder]
-            self._stores = (*(other for other in self._stores if other not in read), store)  # the highest epoch
-            self.own = store if own else self.own
+            read = [other for other in self._folders if other.path == folder.path]
+            self._folders = (*(other for other in self._folders if other not in read), folder)  # the highest epoch
+            self.own = folder if own else self.own
             self._seen_epoch = -1
             for other in read:
                 other.close()
 
-    def drop(self, store: Store) -> None:
+    def drop(self, folder: WriterFolder) -> None:
         """Forget a folder that this process does not write to any more, so that it is read like those of others."""
         with self._lock:
-            self._stores = tuple(other for other in self._stores if other is not store)
-            self.own = None if self.own is store else self.own
+            self._folders = tuple(other for other in self._folders if other is not folder)
+            self.own = None if self.own is folder else self.own
             self._seen_epoch = -1
-            store.close()
+            folder.close()
 
-    def highest_beside(self, own: Store) -> int:
+    def highest_beside(self, own: WriterFolder) -> int:
         """The highest sequence that any other writer has chosen."""
-        stores, highest = self.stores(), 0
+        folders, highest = self.folders(), 0
         if self._unread:
             self._unread = False
             with suppress(Corruption):  # then its head has to do
                 self.refresh()
-            stores = self._stores
-        for store in stores:
-            if store is not own and (sequence := store.highest) > highest:
+            folders = self._folders
+        for folder in folders:
+            if folder is not own and (sequence := folder.highest) > highest:
                 highest = sequence
         return highest
 
     def seed(self) -> int:
         """What fingerprints are seeded with, the same in all folders to make them comparable; 0 if nobody chose."""
-        return next((seed for store in self._stores if (seed := store.state.manifest.seed)), 0)
+        return next((seed for folder in self._folders if (seed := folder.state.manifest.seed)), 0)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def refresh(self) -> tuple[Store, ...]:
+    def refresh(self) -> tuple[WriterFolder, ...]:
         """Catch up with all writers; the folders."""
         while True:
-            looked_at = _LookedAt(self.stores())
+            looked_at = _LookedAt(self.folders())
             try:
-                for store in looked_at.stores:
-                    store.refresh()
+                for folder in looked_at.folders:
+                    folder.refresh()
             except (Corruption, Closed, FileNotFoundError):
                 if not self._has_moved_on(looked_at):
                     raise
             else:
-                return looked_at.stores
+                return looked_at.folders
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         """The values of *ids*."""
         while True:
             looked_at = _LookedAt(self.refresh())
             try:
-                return looked_at.stores[0].read(ids) if len(looked_at.stores) == 1 else self._read_newest(ids)
+                return looked_at.folders[0].read(ids) if len(looked_at.folders) == 1 else self._read_newest(ids)
             except (Corruption, Closed):
                 if not self._has_moved_on(looked_at):
                     raise
 
     def _read_newest(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
-        views = self.look(lambda store, _: store.pin_ids(ids))
+        views = self.look(lambda folder, _: folder.pin_ids(ids))
         try:
             return [_newest_value(id, at, views) for at, id in enumerate(ids)]
         finally:
@@ -148,7 +148,7 @@ class Root:
 
     def keys(self, group: str) -> Iterator[bytes]:
         """The keys of a group."""
-        views = self.look(lambda store, several: store.pin_group(group, several))
+        views = self.look(lambda folder, several: folder.pin_group(group, several))
         try:
             known = [view for view in views if view.segments or view.new]
             yield from known[0].live_keys() if len(known) == 1 else _newest_keys(known)
@@ -157,49 +157,49 @@ class Root:
 
     def groups(self) -> Iterator[str]:
         """The groups with at least one id."""
-        for name, stores in self._by_group().items():
-            if stores[0].has_values(name) if len(stores) == 1 else any(True for _ in self.keys(name)):
+        for name, folders in self._by_group().items():
+            if folders[0].has_values(name) if len(folders) == 1 else any(True for _ in self.keys(name)):
                 yield name
 
-    def _by_group(self) -> dict[str, list[Store]]:
+    def _by_group(self) -> dict[str, list[WriterFolder]]:
         """The groups that have or had an id, with the folders that know them."""
-        found: dict[str, list[Store]] = {}
-        for store in self.refresh():
-            for name in store.group_names():
-                found.setdefault(name, []).append(store)
+        found: dict[str, list[WriterFolder]] = {}
+        for folder in self.refresh():
+            for name in folder.group_names():
+                found.setdefault(name, []).append(folder)
         return found
 
     def stats(self, details: dict[str, int | float | str]) -> Stats:
         """What the log holds, with *details* added to its own."""
-        stores = self.refresh()
+        folders = self.refresh()
         shared = {name for name, knowing in self._by_group().items() if len(knowing) > 1}
-        ids = sum(store.count_ids(shared) for store in stores) + sum(len(set(self.keys(name))) for name in shared)
+        ids = sum(folder.count_ids(shared) for folder in folders) + sum(len(set(self.keys(name))) for name in shared)
         own = {
-            "writers": len(stores),
-            "segments": sum(len(store.state.manifest.segments) for store in stores),
-            "indexed": sum(len(store.state.index.table) for store in stores),
+            "writers": len(folders),
+            "segments": sum(len(folder.state.manifest.segments) for folder in folders),
+            "indexed": sum(len(folder.state.index.table) for folder in folders),
         }
         return Stats(ids, self.bytes_stored(), own | details)
 
     def bytes_stored(self) -> int:
         """What the files of all writers occupy."""
-        return sum(store.bytes_stored() for store in self.stores())
+        return sum(folder.bytes_stored() for folder in self.folders())
 
     def renew_locks(self) -> None:
         """Forget who holds a lock, in the child of a fork: nobody does there, and a listing gives back its files."""
-        for store in self._stores:
-            store.lock = Lock()
+        for folder in self._folders:
+            folder.lock = Lock()
 
     def close(self) -> None:
         """Give back the files. Reads that are under way end well; later ones raise `Closed`."""
         with self._lock:
             self._closed = True
-            for store in self._stores:
-                store.close()
+            for folder in self._folders:
+                folder.close()
 
     # --- looking at several folders at once ---------------------------------------------------------------------------
 
-    def look(self, look: Callable[[Store, bool], V]) -> list[V]:
+    def look(self, look: Callable[[WriterFolder, bool], V]) -> list[V]:
         """What *look* makes of each folder, in one moment in which all are caught up with.
 
         Its second argument says whether there are several folders. What it returns holds pins.
@@ -207,7 +207,7 @@ class Root:
         while True:
             looked_at = _LookedAt(self.refresh())
             try:
-                views = _at_once(looked_at.stores, look)
+                views = _at_once(looked_at.folders, look)
             except (Corruption, Closed):
                 if not self._has_moved_on(looked_at):
                     raise
@@ -218,19 +218,23 @@ class Root:
     def _has_moved_on(self, looked_at: _LookedAt) -> bool:
         """Whether anything has changed since then, so that trying again is right."""
         self._list(0)
-        return self._stores != looked_at.stores or looked_at.is_old() or any(s.has_moved_on() for s in self._stores)
+        return (
+            self._folders != looked_at.folders
+            or looked_at.is_old()
+            or any(each.has_moved_on() for each in self._folders)
+        )
 
 
-def _at_once(stores: Sequence[Store], look: Callable[[Store, bool], V]) -> list[V] | None:
+def _at_once(folders: Sequence[WriterFolder], look: Callable[[WriterFolder, bool], V]) -> list[V] | None:
     views: list[V] = []
     try:
         with ExitStack() as locks:
-            for store in stores:
-                locks.enter_context(store.lock)
-            if len(stores) > 1 and not all(store.is_current() for store in stores):
+            for folder in folders:
+                locks.enter_context(folder.lock)
+            if len(folders) > 1 and not all(folder.is_current() for folder in folders):
                 return None
-            for store in stores:
-                views.append(look(store, len(stores) > 1))
+            for folder in folders:
+                views.append(look(folder, len(folders) > 1))
     except BaseException:
         _release(views)
         raise
@@ -239,7 +243,7 @@ def _at_once(stores: Sequence[Store], look: Callable[[Store, bool], V]) -> list[
 
 def _release(views: Iterable[View]) -> None:
     for view in views:
-        view.store.unpin(view.segments.values())
+        view.folder.unpin(view.segments.values())
 
 
 def _newest_value(id: CheckpointId, at: int, views: Iterable[IdView]) -> bytes | None:

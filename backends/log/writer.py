@@ -99,7 +99,7 @@ class Writer:
             try:
                 group.outcome = Receipt(self._survives, self._appender.append(group.entries, group.columns))
             except OSError as error:
-                group.outcome = unavailable(self._appender.folder, error)
+                group.outcome = unavailable(self._appender.folder.path, error)
                 group.outcome.__cause__ = error
             except BaseException as error:
                 group.outcome = error

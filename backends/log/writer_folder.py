@@ -1,4 +1,4 @@
-"""One folder of a log as this process knows it. Reads go through it; if the folder is our own, `Writer` changes it."""
+"""A writer folder as this process knows it. Reads go through it; if it is our own, `Appender` changes it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _MOST_OPEN: Final = 256  # segments open at the same time; a usual limit of file
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a folder knew at one moment. The segments are pinned until `Store.unpin`."""
+    """What a folder knew at one moment. The segments are pinned until `WriterFolder.unpin`."""
 
-    store: Store
+    folder: WriterFolder
     segments: dict[int, Segment]
 
     def stamp(self, location: int) -> tuple[int, int]:
@@ -92,17 +92,17 @@ class AllView(View):
 
     def open_copy(self, number: int) -> Segment:
         """A segment, to be closed by the caller. Raise `Corruption` if it is gone."""
-        segment = Segment(self.store.folder, self.entries[number])
+        segment = Segment(self.folder.path, self.entries[number])
         segment.open()
         return segment
 
 
-class Store:
+class WriterFolder:
     """The state of a folder, shared by the handles of a process."""
 
-    def __init__(self, folder: Path, options: LogOptions, files: Files) -> None:
-        self.root = folder.parent
-        self.folder = folder
+    def __init__(self, path: Path, options: LogOptions, files: Files) -> None:
+        self.root = path.parent
+        self.path = path
         self.options = options
         self.files = files
         self.lock = Lock()
@@ -187,7 +187,7 @@ class Store:
         """What the files occupy. One that goes meanwhile counts nothing, nor does a folder that is taken over."""
         size = 0
         with suppress(FileNotFoundError):
-            for path in list(self.folder.iterdir()):
+            for path in list(self.path.iterdir()):
                 with suppress(FileNotFoundError):
                     size += path.stat().st_size
         return size
@@ -252,7 +252,7 @@ class Store:
     def _current_head(self) -> Head | None:
         if self._head is None or self._head_is_old:
             self._head_is_old = False
-            self._head = Head.of_reader(self.folder)
+            self._head = Head.of_reader(self.path)
         return self._head
 
     def refresh(self) -> None:
@@ -277,14 +277,14 @@ class Store:
         with self._loading:
             if self.writing or self._closed or (self._loaded and generation == self._seen_generation):
                 return
-            manifest = first_line(self.folder)
+            manifest = first_line(self.path)
             try:
-                state = load(self.folder)
-                if state is None and not self.folder.is_dir():
-                    raise FileNotFoundError(f"{self.folder} is gone")
+                state = load(self.path)
+                if state is None and not self.path.is_dir():
+                    raise FileNotFoundError(f"{self.path} is gone")
             except Corruption:
                 self._seen_manifest = manifest
-                if first_line(self.folder) == manifest:
+                if first_line(self.path) == manifest:
                     raise
                 return
             self._loaded, self._seen_generation, self._seen_manifest = True, generation, manifest
@@ -309,7 +309,7 @@ class Store:
     def has_moved_on(self) -> bool:
         """Whether there is another manifest since the one in use was loaded, so that trying again is right."""
         # The file itself, not the head: within a claim the head may still be that of the writer before.
-        if self.writing or first_line(self.folder) == self._seen_manifest:
+        if self.writing or first_line(self.path) == self._seen_manifest:
             return False
         self._loaded = False
         return True

@@ -29,7 +29,7 @@ from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.scan import blocks_behind
 from safekeeper.backends.log.segment import Segment
-from safekeeper.backends.log.writer_folder import Store
+from safekeeper.backends.log.writer_folder import WriterFolder
 from safekeeper.backends.shared.records import BlockHeader
 from safekeeper.testing.peer import PATIENCE, Peer
 
@@ -221,7 +221,7 @@ def test_a_reader_whose_files_go_looks_again_also_if_another_thread_has_caught_u
     with Peer(url) as peer, LogBackend(root, LogOptions(segment=4096)) as store:
         put(store, ours=b"")
         put(peer, a=b"1", b=bytes(4096))
-        give_up, pin, passed = Root._has_moved_on, Store.pin_ids, []
+        give_up, pin, passed = Root._has_moved_on, WriterFolder.pin_ids, []
 
         def compact_before(self, ids):
             if not passed:
@@ -237,7 +237,7 @@ def test_a_reader_whose_files_go_looks_again_also_if_another_thread_has_caught_u
             other.join()
             return give_up(self, looked_at)
 
-        monkeypatch.setattr(Store, "pin_ids", compact_before)
+        monkeypatch.setattr(WriterFolder, "pin_ids", compact_before)
         monkeypatch.setattr(Root, "_has_moved_on", catch_up_before)
         assert [get(store, name) for name in ("a", "b")] == [b"1", None]
         assert passed == ["compacted", "failed"]
@@ -246,9 +246,9 @@ def test_a_reader_whose_files_go_looks_again_also_if_another_thread_has_caught_u
 def test_a_folder_that_is_taken_over_meanwhile_is_no_obstacle_to_counting_bytes(tmp_path):
     with Peer(f"log://{tmp_path}") as peer, LogBackend(tmp_path) as store:
         put(peer, a=b"1")
-        stores = store._shared(create=False).root.stores()
+        folders = store._shared(create=False).root.folders()
         (tmp_path / "writer-1").rename(tmp_path / "writer-2")
-        assert [each.bytes_stored() for each in stores] == [0]
+        assert [each.bytes_stored() for each in folders] == [0]
 
 
 def test_a_tombstone_is_kept_for_a_writer_that_has_not_finished(tmp_path):
@@ -298,7 +298,7 @@ def test_a_tombstone_is_kept_until_what_it_hides_is_gone_for_good(tmp_path, mani
 
 def read_anew(store: LogBackend, name: str) -> bytes | None:
     """Read with all folders loaded from their files again, as a process does that has just come."""
-    for other in store._log.root.stores():
+    for other in store._log.root.folders():
         other._loaded = False
     return get(store, name)
 
