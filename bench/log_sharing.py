@@ -39,7 +39,7 @@ def leave_sharing_out(store: LogBackend) -> None:
         pass
 
     vars(appender)["check_not_fenced"] = nothing
-    vars(appender._head).update(choose=nothing, take=nothing)
+    vars(appender._status).update(choose=nothing, take=nothing)
     vars(log.root).update(highest_beside=lambda _: 0, folders=lambda: own, refresh=lambda: own)
 
 

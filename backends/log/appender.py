@@ -24,7 +24,7 @@ from safekeeper.backends.log.recovery import State, load
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.segment import Segment
 from safekeeper.backends.log.writer_folder import WriterFolder
-from safekeeper.backends.log.writer_status import Head
+from safekeeper.backends.log.writer_status import WriterStatus
 from safekeeper.backends.shared.local_files import os_errors_as_unavailable
 from safekeeper.backends.shared.records import SEGMENT_HEAD, NewRecord, encode_segment_head
 from safekeeper.columns import Columns
@@ -48,7 +48,9 @@ class Appender:
         self._lock_fd = lock_fd
         self.epoch = epoch
         known = folder.state
-        self._head = Head.of_writer(folder.path, known.sequence, known.manifest.sequence, known.manifest.generation)
+        self._status = WriterStatus.of_writer(
+            folder.path, known.sequence, known.manifest.sequence, known.manifest.generation
+        )
         self._always = folder.options.sync == "always"
         self._manifest_lock = Lock()
         self._next_number = max([folder.state.manifest.next, *(number + 1 for number in _numbers(self._path))])
@@ -99,7 +101,7 @@ class Appender:
         try:
             folder.begin_writing(_load_or_begin(root, seat))
             _sync_tail(folder)
-            Head.reveal(folder.path, folder.state.sequence)
+            WriterStatus.reveal(folder.path, folder.state.sequence)
             appender = cls(root, folder, seat.lock_fd, seat.epoch)
             appender._take_over()
         except BaseException:
@@ -113,7 +115,7 @@ class Appender:
     def _take_over(self) -> None:
         """Seal what the writer before left, durably, and begin a segment."""
         self._begin_segment()
-        self._head.publish(self._flushed, self._synced)
+        self._status.publish(self._flushed, self._synced)
         named = self.folder.state.manifest.file_names()
         for name in os.listdir(self._path):
             if _OURS.fullmatch(name) and name not in named:
@@ -188,13 +190,13 @@ class Appender:
 
     def check_not_fenced(self, cause: Exception | None = None) -> None:
         """Raise `Conflict` if the folder was taken over: nothing may be acknowledged that its owner has not seen."""
-        if self._head.fenced:
+        if self._status.fenced:
             self._abandon()
             raise Conflict(f"{self._path} was taken over by another process: write again to go on") from cause
 
     def _encode(self, entries: list[NewRecord], columns: list[Columns]) -> list[Block]:
         # Chosen after all that others have chosen, and said before it is written: see "Several writers" in the docs.
-        self._head.choose()
+        self._status.choose()
         self._given = max(self._given, self._root.highest_beside(self.folder))
         blocks: list[Block] = []
         if entries:
@@ -203,7 +205,7 @@ class Appender:
         for batch in columns:
             self._given += 1
             blocks.append(ColumnBlock(batch, self._given, self.epoch))
-        self._head.take(self._given)
+        self._status.take(self._given)
         return blocks
 
     def _install(self, blocks: list[Block], segment: Segment, start: int) -> None:
@@ -219,7 +221,7 @@ class Appender:
             self._end = state.tail = offset
             if self._always:  # with the lock held: what is seen here must be seen elsewhere at the same moment
                 self._flushed = self._synced = self._appended
-                self._head.publish(self._appended, self._appended)
+                self._status.publish(self._appended, self._appended)
         self.appended += offset - start
 
     def _write(self, parts: list[Buffer], end: int) -> float:
@@ -261,7 +263,7 @@ class Appender:
             self.check_not_fenced()
         self._segment.pending = None
         self._flushed = self._appended
-        self._head.publish(self._flushed, self._synced)
+        self._status.publish(self._flushed, self._synced)
 
     def sync(self) -> None:
         """Make everything appended so far durable. Raise `Unavailable` if some of it is lost."""
@@ -273,7 +275,7 @@ class Appender:
         with self._breaking():
             self._files.sync(self._fd)
         self._synced = self._appended
-        self._head.publish(self._flushed, self._synced)
+        self._status.publish(self._flushed, self._synced)
 
     @contextmanager
     def _breaking(self) -> Iterator[None]:
@@ -380,7 +382,7 @@ class Appender:
         with self.folder.lock:
             install(self.folder.state)
             self.folder.state.manifest = manifest
-        self._head.publish_generation(manifest.generation)
+        self._status.publish_generation(manifest.generation)
 
 
 def _load_or_begin(root: Root, seat: Seat) -> State:
@@ -397,7 +399,7 @@ def _load_or_begin(root: Root, seat: Seat) -> State:
 
 
 def _sync_tail(folder: WriterFolder) -> None:
-    """Make durable what was found in the open segment, which may be in memory only, before a new head shows it."""
+    """Make durable what was found in the open segment, which may be in memory only, before a new status shows it."""
     segments = folder.state.manifest.segments
     if segments and segments[-1].end is None:
         fd = os.open(folder.path / segments[-1].file_name, os.O_RDWR | os.O_CLOEXEC)

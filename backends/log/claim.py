@@ -4,7 +4,7 @@
               locked (flock) while somebody claims, mapped by everybody: another epoch means that the folders changed
 
 A folder is named after the epoch of its owner, `writer-7`. Whoever takes over the folder of a dead writer renames it,
-so one that was not dead finds none of its files any more; and it marks the head that the old writer has mapped, so
+so one that was not dead finds none of its files any more; and it marks the status that the old writer has mapped, so
 that a block which is written to a file that is still open is not acknowledged.
 """
 
@@ -25,7 +25,7 @@ from typing import Final, Self
 
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.manifest import is_of_single_writer
-from safekeeper.backends.log.writer_status import Head
+from safekeeper.backends.log.writer_status import WriterStatus
 from safekeeper.backends.shared.records import VERSION
 from safekeeper.errors import Conflict, Unavailable
 
@@ -161,7 +161,7 @@ def take_over(folder: Path, files: Files) -> Seat | None:
     try:
         root = folder.parent
         epoch = _next_epoch(root)
-        Head.fence(folder)
+        WriterStatus.fence(folder)
         new = folder_of(root, epoch)
         files.move_folder(folder, new)
         files.sync_folder(root)

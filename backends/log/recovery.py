@@ -1,8 +1,8 @@
 """Reading a writer's folder as it is: what the index file knows, then the tail. It writes nothing.
 
 Torn or corrupt? Below the end of a sealed segment everything must be whole. In the open one, the first place that is no
-good block is `Corruption` if a later header, the head or the manifest names a sequence above the last good one as
-durable; otherwise it is a torn tail, never acknowledged, and is cut.
+good block is `Corruption` if a later header, the writer status or the manifest names a sequence above the last good one
+as durable; otherwise it is a torn tail, never acknowledged, and is cut.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from safekeeper.backends.log.index_file import IndexTable, open_index_file
 from safekeeper.backends.log.manifest import NAME, Manifest, SegmentEntry, load_manifest
 from safekeeper.backends.log.scan import Found, Scan, blocks_behind, scan
 from safekeeper.backends.log.segment import Segment
-from safekeeper.backends.log.writer_status import Head
+from safekeeper.backends.log.writer_status import WriterStatus
 from safekeeper.backends.shared.records import SEGMENT_HEAD
 from safekeeper.errors import Corruption
 
@@ -76,9 +76,9 @@ def load(folder: Path, *, claimed: bool = False) -> State | None:
     What its writer has not answered, and what a writer that was killed has left so, nobody sees before the folder is
     *claimed* again: those who have the log open do not see it either.
     """
-    head = Head.of_reader(folder)  # before the manifest, so that the manifest knows the files of what it names
-    synced = (head and head.synced) or 0
-    manifest = find_manifest(folder, head)
+    status = WriterStatus.of_reader(folder)  # before the manifest, so that it knows the files of what the status names
+    synced = (status and status.synced) or 0
+    manifest = find_manifest(folder, status)
     if manifest is None:
         return None
     table = _open_table(folder, manifest)
@@ -94,7 +94,7 @@ def load(folder: Path, *, claimed: bool = False) -> State | None:
         state.segments[entry.number] = segment = Segment(folder, entry)
         state.counts[entry.number] = Counts(entry.puts, entry.tombstones)
         if entry.end is None or entry.indexed < entry.end:
-            met = _scan_open(segment, entry, manifest, synced, None if claimed else head)
+            met = _scan_open(segment, entry, manifest, synced, None if claimed else status)
             state.count(entry.number, met.found)
             found.add(met.found)
             state.sequence = max(state.sequence, met.sequence)
@@ -103,15 +103,15 @@ def load(folder: Path, *, claimed: bool = False) -> State | None:
     return state
 
 
-def find_manifest(folder: Path, head: Head | None) -> Manifest | None:
+def find_manifest(folder: Path, status: WriterStatus | None) -> Manifest | None:
     """The manifest of *folder*, None if it was never written.
 
-    Raise `Corruption` if it is damaged, or gone: the head is set and blocks are written only after the first one.
+    Raise `Corruption` if it is damaged, or gone: the status is set and blocks are written only after the first one.
     """
     manifest = load_manifest(folder)
     if manifest is None:
         sizes = [path.stat().st_size for path in folder.glob("*.segment")]
-        if (head and head.generation) or any(size > SEGMENT_HEAD.size for size in sizes):
+        if (status and status.generation) or any(size > SEGMENT_HEAD.size for size in sizes):
             manifest = load_manifest(folder)  # the first one may have come meanwhile
             if manifest is None:
                 raise Corruption(f"{folder / NAME}: offset 0: the manifest is missing")
@@ -130,25 +130,29 @@ def _without_index(manifest: Manifest) -> Manifest:
     return replace(manifest, segments=tuple(segments), index=None)
 
 
-def _scan_open(segment: Segment, entry: SegmentEntry, manifest: Manifest, synced: int, head: Head | None) -> Scan:
+def _scan_open(
+    segment: Segment, entry: SegmentEntry, manifest: Manifest, synced: int, status: WriterStatus | None
+) -> Scan:
     segment.open()
     try:
-        return _scan_entry(segment, entry, manifest, synced, head)
+        return _scan_entry(segment, entry, manifest, synced, status)
     finally:
         segment.close()  # there may be more of them than a process may have open
 
 
-def _scan_entry(segment: Segment, entry: SegmentEntry, manifest: Manifest, synced: int, head: Head | None) -> Scan:
+def _scan_entry(
+    segment: Segment, entry: SegmentEntry, manifest: Manifest, synced: int, status: WriterStatus | None
+) -> Scan:
     before = entry.sequence - 1 if entry.indexed == SEGMENT_HEAD.size else manifest.sequence
     is_open = entry.end is None
-    met = scan(segment, entry.indexed, entry.end, before, until=head.bound if head and is_open else None)
+    met = scan(segment, entry.indexed, entry.end, before, until=status.bound if status and is_open else None)
     if not is_open:
         if not met.complete or met.end != entry.end:
             raise Corruption(f"{segment.path}: offset {met.end}: no whole block, in a sealed segment: damaged")
         return met
     durable = max([synced, manifest.sequence, *(header.synced for _, header in blocks_behind(segment, met.end))])
     if durable > met.sequence:  # or its writer lives, and went on between the walk and the search behind its end
-        met.go_on(scan(segment, met.end, None, met.sequence, until=head.bound if head else None))
+        met.go_on(scan(segment, met.end, None, met.sequence, until=status.bound if status else None))
     if durable > met.sequence:
         raise Corruption(
             f"{segment.path}: offset {met.end}: no whole block, but sequence {durable} was durable and"

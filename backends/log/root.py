@@ -50,7 +50,7 @@ class Root:
         self._folders: tuple[WriterFolder, ...] = ()
         self._claims: Claims | None = None
         self._seen_epoch = -1
-        self._unread = False  # whether there are folders of which only the head is known, which may be old
+        self._unread = False  # whether there are folders of which only the status is known, which may be old
         self._lock = Lock()
         self._closed = False
 
@@ -75,7 +75,7 @@ class Root:
             self._seen_epoch = epoch
             self._unread |= any(folder.path not in known for folder in self._folders)
             for folder in self._folders:
-                folder.forget_head()
+                folder.forget_status()
             for folder in {*known.values()} - {*self._folders, self.own}:
                 folder.close()
 
@@ -102,7 +102,7 @@ class Root:
         folders, highest = self.folders(), 0
         if self._unread:
             self._unread = False
-            with suppress(Corruption):  # then its head has to do
+            with suppress(Corruption):  # then its status has to do
                 self.refresh()
             folders = self._folders
         for folder in folders:

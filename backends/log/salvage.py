@@ -20,7 +20,7 @@ from safekeeper.backends.log.recovery import find_manifest
 from safekeeper.backends.log.scan import row_locations, whole_ids
 from safekeeper.backends.log.segment import Segment
 from safekeeper.backends.log.verify import BadBlock, damage_of, walk
-from safekeeper.backends.log.writer_status import Head
+from safekeeper.backends.log.writer_status import WriterStatus
 from safekeeper.backends.shared.records import COLUMNS, SEGMENT_HEAD
 from safekeeper.errors import Corruption, Unavailable
 
@@ -74,11 +74,11 @@ class Salvage:
                 yield from (_outcome(segment, id, location) for id, location in puts)
 
     def _folder(self, folder: Path) -> Iterator[Damage]:
-        head = Head.of_reader(folder)
+        status = WriterStatus.of_reader(folder)
         try:
-            manifest = find_manifest(folder, head)
+            manifest = find_manifest(folder, status)
             entries = list(manifest.segments) if manifest else []
-            durable = max(manifest.sequence if manifest else 0, (head and head.synced) or 0)
+            durable = max(manifest.sequence if manifest else 0, (status and status.synced) or 0)
         except Corruption as error:
             damage = damage_of(error)
             yield Damage(

@@ -14,7 +14,7 @@ from safekeeper.backends.log.manifest import IndexEntry, SegmentEntry, load_mani
 from safekeeper.backends.log.recovery import find_manifest
 from safekeeper.backends.log.scan import Found, blocks_behind, damaged_records, scan
 from safekeeper.backends.log.segment import Segment
-from safekeeper.backends.log.writer_status import Head
+from safekeeper.backends.log.writer_status import WriterStatus
 from safekeeper.backends.shared.records import BLOCK, COLUMNS, SEGMENT_HEAD, BlockHeader, decode_block
 from safekeeper.errors import Corruption
 
@@ -43,15 +43,15 @@ def _inode(folder: Path) -> int:
 
 
 def _verify_folder(folder: Path, checked: Callable[[int], object]) -> Iterator[Damage]:
-    head = Head.of_reader(folder)
+    status = WriterStatus.of_reader(folder)
     try:
-        manifest = find_manifest(folder, head)
+        manifest = find_manifest(folder, status)
     except Corruption as error:
         yield damage_of(error)
         return
     if manifest is None:
         return
-    durable = max(manifest.sequence, (head and head.synced) or 0)
+    durable = max(manifest.sequence, (status and status.synced) or 0)
     index = manifest.index
     if index is not None and open_index_file(folder, index, manifest.seed) is None and _is_still_named(folder, index):
         yield Damage(str(folder / index.file_name), "the index file is missing or damaged; it will be rebuilt")

@@ -22,7 +22,7 @@ from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.recovery import State, load
 from safekeeper.backends.log.scan import scan
 from safekeeper.backends.log.segment import Segment
-from safekeeper.backends.log.writer_status import Head
+from safekeeper.backends.log.writer_status import WriterStatus
 from safekeeper.errors import Closed, Corruption
 
 SMALL_SHARE: Final = 8
@@ -112,8 +112,8 @@ class WriterFolder:
         """Whether this process is the folder's writer, so that nobody else changes anything."""
         self._loading = Lock()
         self._loaded = self._closed = False
-        self._head: Head | None = None
-        self._head_is_old = False
+        self._status: WriterStatus | None = None
+        self._status_is_old = False
         self._scanned_for = self._loaded_for = 0  # the last sequence that was looked for in vain
         self._seen_generation: int | None = None
         self._seen_manifest: bytes | None = None
@@ -211,63 +211,63 @@ class WriterFolder:
     def highest(self) -> int:
         """The highest sequence that the folder's writer is known to have chosen for anything that it may have written.
 
-        It knows nothing of a folder without a head before the first `refresh`.
+        It knows nothing of a folder without a status before the first `refresh`.
         """
-        head, known = self._current_head(), self.state.sequence
-        return max(known, head.taken or head.visible or 0) if head else known
+        status, known = self._current_status(), self.state.sequence
+        return max(known, status.taken or status.visible or 0) if status else known
 
     @property
     def durable(self) -> int:
         """The last sequence of the folder that is known to be durable."""
-        head = self._current_head()
-        return max(self.state.manifest.sequence, (head and head.synced) or 0)
+        status = self._current_status()
+        return max(self.state.manifest.sequence, (status and status.synced) or 0)
 
     def is_settled(self) -> bool:
         """Whether the writer has nothing under way that could still appear with a sequence chosen before now."""
-        head = self._current_head()
-        return head is not None and head.settled and self.manifest_is_durable()
+        status = self._current_status()
+        return status is not None and status.settled and self.manifest_is_durable()
 
     def manifest_is_durable(self) -> bool:
         """Whether its writer has synced the folder since: no power cut brings back the manifest before this one."""
-        head = self._current_head()
-        return head is not None and (head.generation or 0) >= self.state.manifest.generation
+        status = self._current_status()
+        return status is not None and (status.generation or 0) >= self.state.manifest.generation
 
     def is_current(self) -> bool:
         """Whether the state is all that the writer has published, with the lock held."""
         if self.writing:
             return True
-        head = self._head
-        if self._head_is_old or not self._loaded:
+        status = self._status
+        if self._status_is_old or not self._loaded:
             return False
-        if head is None:
+        if status is None:
             return True
-        visible = head.visible
+        visible = status.visible
         known = visible is None or visible <= max(self.state.sequence, self._scanned_for)
-        return known and head.generation == self._seen_generation
+        return known and status.generation == self._seen_generation
 
-    def forget_head(self) -> None:
-        """Look for the head anew: the folder may have another writer, which has a head of its own."""
-        self._head_is_old = True
+    def forget_status(self) -> None:
+        """Look for the status anew: the folder may have another writer, which has a status of its own."""
+        self._status_is_old = True
 
-    def _current_head(self) -> Head | None:
-        if self._head is None or self._head_is_old:
-            self._head_is_old = False
-            self._head = Head.of_reader(self.path)
-        return self._head
+    def _current_status(self) -> WriterStatus | None:
+        if self._status is None or self._status_is_old:
+            self._status_is_old = False
+            self._status = WriterStatus.of_reader(self.path)
+        return self._status
 
     def refresh(self) -> None:
         """Catch up with what another process has written."""
         while not self.writing:
             self._check_open()
-            head = self._current_head()
-            visible = head.visible if head else None  # first: the generation that is seen next has it
-            generation = head.generation if head else None
+            status = self._current_status()
+            visible = status.visible if status else None  # first: the generation that is seen next has it
+            generation = status.generation if status else None
             if not self._loaded or generation != self._seen_generation:
                 self._load(generation)
-            elif head is None or visible is None or visible <= self.state.sequence:
+            elif status is None or visible is None or visible <= self.state.sequence:
                 return
             elif not self._scan_tail(visible):
-                synced = head.synced or 0
+                synced = status.synced or 0
                 if synced <= max(self.state.sequence, self._loaded_for):
                     return
                 self._loaded_for = synced  # what is durable must be there: `load` finds it, or says what is damaged
@@ -308,7 +308,7 @@ class WriterFolder:
 
     def has_moved_on(self) -> bool:
         """Whether there is another manifest since the one in use was loaded, so that trying again is right."""
-        # The file itself, not the head: within a claim the head may still be that of the writer before.
+        # The file itself, not the status: within a claim that may still be the one of the writer before.
         if self.writing or first_line(self.path) == self._seen_manifest:
             return False
         self._loaded = False

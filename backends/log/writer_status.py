@@ -1,14 +1,16 @@
-"""The head: a small mapped file in which a writer says how far it is. Never synced, and nothing depends on it alone.
+"""The writer status: a small mapped file, `head`, in which a writer says how far it is.
+
+It is never synced, and nothing depends on it alone.
 
     word:     0 "SKLOGHED" | 1 version | 2 visible | 3 ~visible | 4 synced | 5 ~synced | 6 generation | 7 ~generation
               | 8 taken | 9 ~taken | 10 choosing | 11 fenced | 12, 13 boot
 
 A word is stored in one step. A pair whose halves do not match is being changed, was left so by a kill, or is damaged.
-Of `visible` and `taken` the higher half is true then, unless they are far apart; the others say nothing. The head of a
-writer that knew of no others ends with word 7, one that did not say `boot` with word 11.
+Of `visible` and `taken` the higher half is true then, unless they are far apart; the others say nothing. The status
+of a writer that knew of no others ends with word 7, one that did not say `boot` with word 11.
 
-`boot` names the run of the kernel under which the head was made. As long as that lasts, every store to a mapped file is
-seen by all: the head is not old then, and nobody may see more than is `visible`.
+`boot` names the run of the kernel under which the status was made. As long as that lasts, every store to a mapped file
+is seen by all: the status is not old then, and nobody may see more than is `visible`.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ def this_boot() -> tuple[int, int]:
     return number >> 64, number & _MASK
 
 
-class Head:
-    """A mapped head, for its writer or for others."""
+class WriterStatus:
+    """A mapped writer status, for its writer or for others."""
 
     def __init__(self, fd: int, access: int) -> None:
         size = os.fstat(fd).st_size // 8 * 8
@@ -54,42 +56,42 @@ class Head:
 
     @classmethod
     def of_writer(cls, folder: Path, visible: int, synced: int, generation: int) -> Self:
-        """A new head, whole from the start, in place of that of an earlier writer, which may live and use its own."""
+        """A new status, whole from the start, in place of that of an earlier writer, which may live and use its own."""
         temporary = folder / TEMPORARY
         temporary.unlink(missing_ok=True)
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.pwrite(fd, bytes(8 * _WORDS), 0)
-            head = cls(fd, mmap.ACCESS_WRITE)
+            status = cls(fd, mmap.ACCESS_WRITE)
         finally:
             os.close(fd)
-        head._words[0], head._words[1] = _MARK, VERSION
-        head._words[_BOOT], head._words[_BOOT + 1] = this_boot()
-        head.take(visible)
-        head.publish(visible, synced)
-        head.publish_generation(generation)
+        status._words[0], status._words[1] = _MARK, VERSION
+        status._words[_BOOT], status._words[_BOOT + 1] = this_boot()
+        status.take(visible)
+        status.publish(visible, synced)
+        status.publish_generation(generation)
         os.rename(temporary, folder / NAME)
-        return head
+        return status
 
     @classmethod
     def of_reader(cls, folder: Path) -> Self | None:
-        """The head of a folder; None if there is none that makes sense."""
+        """The status of a folder; None if there is none that makes sense."""
         return cls._open(folder, os.O_RDONLY, mmap.ACCESS_READ)
 
     @classmethod
     def fence(cls, folder: Path) -> None:
-        """Let the writer that made the head of *folder*, should it live, acknowledge nothing more."""
-        head = cls._open(folder, os.O_RDWR, mmap.ACCESS_WRITE)
-        if head is not None and head._shares:
-            head._words[_FENCED] = 1
+        """Let the writer that made the status of *folder*, should it live, acknowledge nothing more."""
+        status = cls._open(folder, os.O_RDWR, mmap.ACCESS_WRITE)
+        if status is not None and status._shares:
+            status._words[_FENCED] = 1
 
     @classmethod
     def reveal(cls, folder: Path, sequence: int) -> None:
-        """Let everybody see what the writer that made the head of *folder*, which is gone, has left unanswered: those
-        who have that head mapped, and those who open it, at the same moment."""
-        head = cls._open(folder, os.O_RDWR, mmap.ACCESS_WRITE)
-        if head is not None:
-            head._words[_VISIBLE], head._words[_VISIBLE + 1] = sequence, sequence ^ _MASK
+        """Let everybody see what the writer that made the status of *folder*, which is gone, has left unanswered: those
+        who have that status mapped, and those who open it, at the same moment."""
+        status = cls._open(folder, os.O_RDWR, mmap.ACCESS_WRITE)
+        if status is not None:
+            status._words[_VISIBLE], status._words[_VISIBLE + 1] = sequence, sequence ^ _MASK
 
     @classmethod
     def _open(cls, folder: Path, flags: int, access: int) -> Self | None:
@@ -100,10 +102,10 @@ class Head:
         try:
             if os.fstat(fd).st_size < 8 * _FEWEST_WORDS:
                 return None
-            head = cls(fd, access)
+            status = cls(fd, access)
         finally:
             os.close(fd)
-        return head if (head._words[0], head._words[1]) == (_MARK, VERSION) else None
+        return status if (status._words[0], status._words[1]) == (_MARK, VERSION) else None
 
     @property
     def visible(self) -> int | None:
@@ -113,7 +115,7 @@ class Head:
     @property
     def bound(self) -> int | None:
         """The last sequence that anybody may see, if that is sure: what is behind it was never answered. None if the
-        head may be older than what it speaks of, or does not tell."""
+        status may be older than what it speaks of, or does not tell."""
         boot = tuple(self._words[_BOOT : _BOOT + 2])
         return self.visible if boot == this_boot() != _NO_BOOT else None
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from safekeeper import Batch, CheckpointId
 from safekeeper.backends.log.files import Files
-from safekeeper.backends.log.writer_status import Head
+from safekeeper.backends.log.writer_status import WriterStatus
 
 FILE_STEPS = ("create", "write", "write_synced", "sync", "sync_folder", "replace", "remove")
-HEAD_STEPS = ("choose", "take", "publish", "publish_generation")
+STATUS_STEPS = ("choose", "take", "publish", "publish_generation")
 
 
 def claim(store: Any) -> None:
@@ -84,20 +84,22 @@ def compact_and_stop_while_copying(store: Any) -> None:
 
 @contextmanager
 def _before_each_step(call: Callable[[str], None]) -> Iterator[None]:
-    """Call *call* with its name before everything that a writer does to files and to its head, and looks at there."""
+    """Call *call* with its name before everything that a writer does to files and to its status, and looks at there."""
     saved = [
-        (cls, name, cls.__dict__[name]) for cls, names in ((Files, FILE_STEPS), (Head, HEAD_STEPS)) for name in names
+        (cls, name, cls.__dict__[name])
+        for cls, names in ((Files, FILE_STEPS), (WriterStatus, STATUS_STEPS))
+        for name in names
     ]
-    fenced = Head.__dict__["fenced"]
+    fenced = WriterStatus.__dict__["fenced"]
     for cls, name, method in saved:
         setattr(cls, name, _announced(method, name, call))
-    Head.fenced = property(_announced(fenced.fget, "fenced", call))  # type: ignore[assignment]
+    WriterStatus.fenced = property(_announced(fenced.fget, "fenced", call))  # type: ignore[assignment]
     try:
         yield
     finally:
         for cls, name, method in saved:
             setattr(cls, name, method)
-        Head.fenced = fenced
+        WriterStatus.fenced = fenced
 
 
 def _announced(method: Callable[..., Any], name: str, call: Callable[[str], None]) -> Callable[..., Any]:

@@ -60,7 +60,7 @@ def _number() -> int:
 
 
 @dataclass
-class Head:
+class Status:
     """What a writer shows to others."""
 
     number: int = field(default_factory=_number)
@@ -93,7 +93,7 @@ class Folder:
     """A writer's folder: what its manifest names, and how often that has changed."""
 
     epoch: int
-    head: Head = field(default_factory=Head)
+    status: Status = field(default_factory=Status)
     manifest: Manifest = field(default_factory=lambda: [(Segment(), None)])
     durable: Manifest = field(default_factory=list)
     """What a power cut leaves."""
@@ -108,18 +108,18 @@ class Folder:
 
     def records(self) -> list[Record]:
         """What readers may see."""
-        return [record for record in self.stored() if record[0] <= self.head.visible]
+        return [record for record in self.stored() if record[0] <= self.status.visible]
 
     def replace(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self.generation += 1
 
     def sync(self) -> None:
-        self.durable, self.head.generation = self.manifest, self.generation
+        self.durable, self.status.generation = self.manifest, self.generation
 
     def mark(self) -> tuple[int, int, int]:
         """What tells a reader whether anything has changed."""
-        return self.head.number, self.head.visible, self.generation
+        return self.status.number, self.status.visible, self.generation
 
 
 @dataclass
@@ -156,17 +156,17 @@ class World:
 def write(world: World, folder: Folder, epoch: int, value: Value) -> Steps:
     """One write by the writer with that epoch, as in "Append"."""
     operation = world.begin("write", value)
-    if folder.epoch != epoch:  # taken over before it began: its file is sealed, and its head says so
+    if folder.epoch != epoch:  # taken over before it began: its file is sealed, and its status says so
         world.end(operation, certain=False)
         return
-    head, segment, wrong = folder.head, folder.manifest[-1][0], world.mistake
-    head.choosing = True
+    status, segment, wrong = folder.status, folder.manifest[-1][0], world.mistake
+    status.choosing = True
     yield
-    others = [other.head.taken for other in world.listed() if other.head is not head]
-    sequence = max([head.taken, *([] if wrong is Mistake.NO_LOOK else others)]) + 1
+    others = [other.status.taken for other in world.listed() if other.status is not status]
+    sequence = max([status.taken, *([] if wrong is Mistake.NO_LOOK else others)]) + 1
     yield
     if wrong is not Mistake.TAKE_LATE:
-        head.taken, head.choosing = sequence, False
+        status.taken, status.choosing = sequence, False
         yield
     if wrong is Mistake.ANSWER_BEFORE_WRITE:
         world.end(operation)
@@ -178,7 +178,7 @@ def write(world: World, folder: Folder, epoch: int, value: Value) -> Steps:
         yield
     segment.sync()
     yield
-    if head.fenced and wrong is not Mistake.NO_FENCE_CHECK:
+    if status.fenced and wrong is not Mistake.NO_FENCE_CHECK:
         if operation.end == FOREVER:
             world.end(operation, certain=False)
         return
@@ -186,7 +186,7 @@ def write(world: World, folder: Folder, epoch: int, value: Value) -> Steps:
     if wrong is Mistake.SHOW_LATE:
         world.end(operation)
         yield
-    head.taken, head.choosing, head.visible = max(sequence, head.taken), False, max(sequence, head.visible)
+    status.taken, status.choosing, status.visible = max(sequence, status.taken), False, max(sequence, status.visible)
     yield
     if operation.end == FOREVER:
         world.end(operation)
@@ -239,7 +239,7 @@ def compact(world: World, folder: Folder) -> Steps:
     if wrong is Mistake.SETTLED_TOO_LATE:
         yield
         settled = all(_settled(other) for other in others)
-    lasting = wrong is Mistake.DROP_EARLY or all(other.head.generation == other.generation for other in others)
+    lasting = wrong is Mistake.DROP_EARLY or all(other.status.generation == other.generation for other in others)
     replaced = any(_stamp(record) > _stamp(last) for record in found)
     hides = any(_stamp(record) < _stamp(last) for record in found) and wrong is not Mistake.DROP_BLINDLY
     may_hide = hides or not lasting or (not settled and wrong is not Mistake.DROP_UNSETTLED)
@@ -256,12 +256,12 @@ def compact(world: World, folder: Folder) -> Steps:
 
 
 def _settled(folder: Folder) -> bool:
-    return not folder.head.choosing and folder.head.taken == folder.head.visible
+    return not folder.status.choosing and folder.status.taken == folder.status.visible
 
 
 def take_over(world: World, folder: Folder, epoch: int) -> Steps:
     """One claim of the folder of a writer that is taken for dead, as in "Claim"."""
-    old, wrong = folder.head, world.mistake
+    old, wrong = folder.status, world.mistake
     if wrong is not Mistake.TAIL_BEFORE_FENCE:
         old.fenced = True
         yield
@@ -275,7 +275,7 @@ def take_over(world: World, folder: Folder, epoch: int) -> Steps:
         tail.sync(end)
     last = max([record[0] for record in folder.stored()[: sum(at or 0 for _, at in sealed) + end]], default=0)
     folder.epoch = epoch
-    folder.head = Head(visible=last, taken=last)
+    folder.status = Status(visible=last, taken=last)
     folder.replace([*sealed, (tail, end), (Segment(), None)])
     yield
     if wrong is not Mistake.ANSWER_BEFORE_MANIFEST:
@@ -297,7 +297,7 @@ def cut_power(world: World) -> Steps:
         for segment, _ in folder.manifest:
             del segment.records[segment.synced :]
         last = max([record[0] for record in folder.stored()], default=0)
-        folder.head = Head(visible=last, taken=last, generation=folder.generation)
+        folder.status = Status(visible=last, taken=last, generation=folder.generation)
     world.powerless = True
     yield
 

@@ -79,7 +79,7 @@ KINDS = ("closed", "killed", "after a power cut")
 
 @pytest.fixture(params=KINDS)
 def image(request, tmp_path) -> Image:
-    """A store that was closed, one whose writer was killed, one whose mapped head was lost as well."""
+    """A store that was closed, one whose writer was killed, one whose mapped status was lost as well."""
     kind = request.param
     states = make(tmp_path / "closed", tmp_path / "killed")
     root = tmp_path / ("closed" if kind == "closed" else "killed")
@@ -200,7 +200,7 @@ def predict_truncated(image: Image, layout: SegmentLayout, size: int) -> Values 
 
 @pytest.mark.crash
 @pytest.mark.timeout(3600)
-def test_a_damaged_index_file_or_head_or_claim_changes_no_answer(image):
+def test_a_damaged_index_file_or_writer_status_or_claim_changes_no_answer(image):
     for path in (
         *image.folder.glob("*.index"),
         *image.folder.glob("head"),

@@ -102,7 +102,7 @@ def test_a_power_cut_between_any_two_operations_loses_nothing_that_was_acknowled
     monkeypatch.setattr(Background, "due", lambda self: False)  # its passes would come at other moments each time
     source, files = tmp_path / "source", RecordingFiles()
     states = play(source, files, seed, steps=24 if LONG else 12, options=OPTIONS)
-    monkeypatch.setattr(writer_status, "this_boot", lambda: (1, 1))  # heads may be old from now on
+    monkeypatch.setattr(writer_status, "this_boot", lambda: (1, 1))  # statuses may be old from now on
     disk, done, begun = Disk(), 0, 0
     for number, operation in enumerate(files.operations):
         if operation.kind == "note":

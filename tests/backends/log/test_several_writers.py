@@ -403,8 +403,8 @@ def test_a_store_that_changes_while_it_is_salvaged_is_no_reason_to_overlook_anyt
             list(salvaged)
 
 
-def test_of_a_folder_whose_head_is_old_what_is_in_it_counts(tmp_path):
-    """The head is from before a power cut, and a claim has died between the new name of the folder and its new head."""
+def test_of_a_folder_whose_status_is_old_what_is_in_it_counts(tmp_path):
+    """The status is from before a power cut, and a claim has died between the folder's new name and its new status."""
     root, url = tmp_path / "store", f"log://{tmp_path}/store"
     with Peer(url) as one, Peer(url) as two, Peer(url) as three:
         for handle in (one, two, three):
@@ -578,18 +578,18 @@ def test_folders_with_more_segments_than_a_process_may_open_are_compacted(tmp_pa
 
 
 def test_a_writer_killed_while_it_says_how_far_it_is_keeps_nobody_waiting(tmp_path):
-    """Of a pair of words in its head only one is new."""
+    """Of a pair of words in its status only one is new."""
     root, url = tmp_path / "store", f"log://{tmp_path}/store"
     with Peer(url) as killed:
         put(killed, a=b"1")
         put(killed, a=b"2")
         killed._process.kill()
         killed._process.wait()
-    (head,) = root.glob("*/head")
-    words = bytearray(head.read_bytes())
+    (status,) = root.glob("*/head")
+    words = bytearray(status.read_bytes())
     for pair in (16, 64):  # visible, taken
         words[pair : pair + 8] = (3).to_bytes(8, "little")
-    head.write_bytes(words)
+    status.write_bytes(words)
     with Peer(url) as peer, LogBackend(root) as store:
         assert [get(store, "a"), get(peer, "a")] == [b"2", b"2"]
         put(peer, b=b"theirs")
