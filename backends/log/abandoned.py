@@ -7,9 +7,9 @@ from contextlib import suppress
 from safekeeper.backend import Survives
 from safekeeper.backends.log.appender import Appender
 from safekeeper.backends.log.claim import claiming, is_abandoned
-from safekeeper.backends.log.compaction import MANY_SMALL, Compactor, Pace, is_worth_a_pass
+from safekeeper.backends.log.compaction import MANY_SMALL, LogCompactor, Pace, is_worth_a_pass
 from safekeeper.backends.log.root import Root
-from safekeeper.backends.log.writer import Writer
+from safekeeper.backends.log.writer import LogWriter
 from safekeeper.backends.log.writer_folder import WriterFolder
 from safekeeper.errors import Conflict, Unavailable
 
@@ -36,7 +36,7 @@ def tidy_abandoned(root: Root, pace: Pace, everything: bool = False) -> None:
             continue
         try:
             with suppress(Conflict):  # then another process looks after it
-                Compactor(root, appender.folder, Writer(appender, Survives.NOTHING)).run(pace, everything)
+                LogCompactor(root, appender.folder, LogWriter(appender, Survives.NOTHING)).run(pace, everything)
         finally:
             appender.close()
 

@@ -16,13 +16,13 @@ from typing import Final
 from safekeeper.backends.log.blocks import Block, ColumnBlock, RecordBlock
 from safekeeper.backends.log.claim import Seat, claiming, give_back, release, take_over, take_seat
 from safekeeper.backends.log.files import Buffer
-from safekeeper.backends.log.index import Index
+from safekeeper.backends.log.index import LogIndex
 from safekeeper.backends.log.index_file import IndexTable
 from safekeeper.backends.log.location import MAX_OFFSET
 from safekeeper.backends.log.manifest import Manifest, SegmentEntry
 from safekeeper.backends.log.recovery import State, load
 from safekeeper.backends.log.root import Root
-from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.log.segment import LogSegment
 from safekeeper.backends.log.writer_folder import WriterFolder
 from safekeeper.backends.log.writer_status import WriterStatus
 from safekeeper.backends.shared.local_files import os_errors_as_unavailable
@@ -56,7 +56,7 @@ class Appender:
         self._next_number = max([folder.state.manifest.next, *(number + 1 for number in _numbers(self._path))])
         self._given = folder.state.sequence  # to a block, whether or not it was written
         self._appended = self._flushed = self._synced = folder.state.sequence
-        self._segment: Segment | None = None  # none: the next write begins one
+        self._segment: LogSegment | None = None  # none: the next write begins one
         self._fd = -1
         self._end = folder.state.tail
         self._ahead = 0
@@ -208,7 +208,7 @@ class Appender:
         self._status.take(self._given)
         return blocks
 
-    def _install(self, blocks: list[Block], segment: Segment, start: int) -> None:
+    def _install(self, blocks: list[Block], segment: LogSegment, start: int) -> None:
         """Let readers see *blocks*, which begin at *start*."""
         offset = start
         with self.folder.lock:
@@ -237,7 +237,7 @@ class Appender:
         self._files.write_synced(self._fd, parts, self._end)
         return time.perf_counter() - started
 
-    def _keep(self, parts: list[Buffer], segment: Segment) -> float:
+    def _keep(self, parts: list[Buffer], segment: LogSegment) -> float:
         """Put blocks into a buffer, where readers in this process see them."""
         if segment.pending is None:
             segment.pending = (self._end, bytearray())
@@ -245,7 +245,7 @@ class Appender:
         buffer[self._end - start :] = b"".join(parts)
         return 0.0
 
-    def _forget_block(self, segment: Segment) -> None:
+    def _forget_block(self, segment: LogSegment) -> None:
         """Give up a block that may or may not be there, whole or not: another one never takes its place."""
         if self._always:
             self._abandon()
@@ -300,13 +300,13 @@ class Appender:
         if self._end > SEGMENT_HEAD.size:
             self._begin_segment()
 
-    def _begin_segment(self) -> Segment:
+    def _begin_segment(self) -> LogSegment:
         """Seal the segment and begin the next one, both durably."""
         self.sync()
         self._abandon()  # first: from the moment the manifest is replaced, and that may fail half-way, it is sealed
         self._spare = self._spare or self.create_segment(0)  # one that was made before the disk was full is used now
         fd, entry = self._spare[0], replace(self._spare[1], sequence=self._synced + 1)
-        segment = Segment(self._path, entry)
+        segment = LogSegment(self._path, entry)
         before = self.folder.state.manifest.segments
         self._files.sync_folder(self._path)
         self.change_manifest(
@@ -394,7 +394,7 @@ def _load_or_begin(root: Root, seat: Seat) -> State:
         raise
     if state is None:
         seed = root.seed() or secrets.randbits(64)
-        state = State(Manifest(seed), Index(IndexTable(seed)))
+        state = State(Manifest(seed), LogIndex(IndexTable(seed)))
     return state
 
 

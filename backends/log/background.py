@@ -8,9 +8,9 @@ from typing import Final
 
 from safekeeper.backends.log.abandoned import tidy_abandoned
 from safekeeper.backends.log.appender import Appender
-from safekeeper.backends.log.compaction import Compactor, Pace, paced
+from safekeeper.backends.log.compaction import LogCompactor, Pace, paced
 from safekeeper.backends.log.root import Root
-from safekeeper.backends.log.writer import Writer
+from safekeeper.backends.log.writer import LogWriter
 from safekeeper.errors import SafekeeperError
 
 _MANY_RECORDS: Final = 100_000
@@ -25,12 +25,12 @@ class _Stopped(SafekeeperError):
 class Background:
     """Works beside the writers. Its thread starts when there is something to do and ends with `stop`."""
 
-    def __init__(self, root: Root, writer: Writer, appender: Appender) -> None:
+    def __init__(self, root: Root, writer: LogWriter, appender: Appender) -> None:
         self._root = root
         self._folder = folder = appender.folder
         self._writer = writer
         self._appender = appender
-        self._compactor = Compactor(root, folder, writer)
+        self._compactor = LogCompactor(root, folder, writer)
         self._sync = folder.options.sync
         self._wake = Event()
         self._stopping = Event()

@@ -115,7 +115,7 @@ def _head_is_whole(head: Buffer, table: Buffer, header: BlockHeader) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ColumnRow:
     """One verified row."""
 
     group: bytes
@@ -126,7 +126,7 @@ class Row:
     """Reads the value; None if a checksum fails."""
 
 
-def read_row(read: Callable[[int, int], bytes], offset: int, nonce: int) -> Row | None:
+def read_row(read: Callable[[int, int], bytes], offset: int, nonce: int) -> ColumnRow | None:
     """The row at *offset* of a segment, where `read(size, offset)` reads it; None if anything is damaged."""
     number = int.from_bytes(read(4, offset), "little")
     start = offset - number * ROW_SIZE - ROWS_START
@@ -160,7 +160,7 @@ def read_row(read: Callable[[int, int], bytes], offset: int, nonce: int) -> Row 
     key = left(keys_at + this[1], keys_at + following[1])
     if key is None or this[0] != number:
         return None
-    return Row(group, key, header.sequence, header.epoch, lambda: values(this[2], following[2]))
+    return ColumnRow(group, key, header.sequence, header.epoch, lambda: values(this[2], following[2]))
 
 
 def _verified(

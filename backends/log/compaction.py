@@ -20,13 +20,13 @@ import numpy as np
 
 from safekeeper.backends.log.appender import Appender
 from safekeeper.backends.log.index_file import IndexTable, open_index_file
-from safekeeper.backends.log.liveness import Elsewhere, compare
+from safekeeper.backends.log.liveness import LivenessMasks, compare
 from safekeeper.backends.log.location import TOMBSTONE_BIT, location_of, segment_of
 from safekeeper.backends.log.manifest import IndexEntry, Manifest, SegmentEntry
 from safekeeper.backends.log.recovery import Counts, State
 from safekeeper.backends.log.root import Root
-from safekeeper.backends.log.segment import Segment
-from safekeeper.backends.log.writer import Writer
+from safekeeper.backends.log.segment import LogSegment
+from safekeeper.backends.log.writer import LogWriter
 from safekeeper.backends.log.writer_folder import SMALL_SHARE, WriterFolder
 from safekeeper.backends.shared.records import BLOCK, MOVED, SEGMENT_HEAD, encode_block
 from safekeeper.errors import Corruption
@@ -74,10 +74,10 @@ class Occupancy:
         return (1 - self.dead_share) * self.entry.indexed
 
 
-class Compactor:
+class LogCompactor:
     """Runs passes over a writer folder, one at a time."""
 
-    def __init__(self, root: Root, folder: WriterFolder, writer: Writer) -> None:
+    def __init__(self, root: Root, folder: WriterFolder, writer: LogWriter) -> None:
         self._root = root
         self._folder = folder
         self._writer = writer
@@ -110,21 +110,21 @@ class Compactor:
                 entries = _covered(folder)
                 sequence = folder.state.sequence
         table = folder.state.index.table.merged(frozen)
-        elsewhere = compare(self._root, folder, table)
-        occupancies = _occupancies(entries, table, elsewhere)
+        liveness = compare(self._root, folder, table)
+        occupancies = _occupancies(entries, table, liveness)
         victims = choose(occupancies, folder.options.segment, folder.options.compact_dead, everything)
-        copy = _Copy(folder, appender, pace)
+        copier = _LiveRecordCopier(folder, appender, pace)
         try:
-            table = copy.copy(table, victims, _oldest_dirty(occupancies, victims), elsewhere)
+            table = copier.copy(table, victims, _oldest_dirty(occupancies, victims), liveness)
             number = appender.take_number()
-            copy.made.append(folder.path / IndexEntry(number, 0, 0).file_name)
-            index = table.write(copy.made[-1], number, folder.files)
+            copier.made.append(folder.path / IndexEntry(number, 0, 0).file_name)
+            index = table.write(copier.made[-1], number, folder.files)
             folder.files.sync_folder(folder.path)
         except BaseException:
-            copy.remove()
+            copier.remove()
             raise
         finally:
-            copy.close()
+            copier.close()
         mapped = open_index_file(folder.path, index, table.seed)
         removed = folder.state.manifest.index
         dead = [entry.file_name for entry in entries if entry.number in victims]
@@ -133,17 +133,17 @@ class Compactor:
         def change(manifest: Manifest) -> Manifest:
             known = {entry.number: entry for entry in entries}
             kept = [_indexed(entry, known) for entry in manifest.segments if entry.number not in victims]
-            segments = (*kept[:-1], *copy.entries, kept[-1])  # the open one stays the last
+            segments = (*kept[:-1], *copier.entries, kept[-1])  # the open one stays the last
             return replace(manifest, segments=segments, index=index, sequence=max(manifest.sequence, sequence))
 
         def install(state: State) -> None:
             state.index.thaw(mapped or table)
-            for entry in copy.entries:
-                state.segments[entry.number] = Segment(folder.path, entry)
+            for entry in copier.entries:
+                state.segments[entry.number] = LogSegment(folder.path, entry)
                 state.counts[entry.number] = Counts(entry.puts, entry.tombstones)
             folder.retire(victims)
 
-        self._doubtful = [*copy.made, *(folder.path / name for name in dead)]
+        self._doubtful = [*copier.made, *(folder.path / name for name in dead)]
         appender.change_manifest(change, install)
         self._remove_doubtful()
 
@@ -185,7 +185,7 @@ def _indexed(entry: SegmentEntry, known: dict[int, SegmentEntry]) -> SegmentEntr
     return replace(covered, end=entry.end) if covered else entry
 
 
-def _occupancies(entries: list[SegmentEntry], table: IndexTable, elsewhere: Elsewhere) -> list[Occupancy]:
+def _occupancies(entries: list[SegmentEntry], table: IndexTable, liveness: LivenessMasks) -> list[Occupancy]:
     base = min((entry.number for entry in entries), default=0)
     numbers = (table.locations >> np.uint64(34)).astype(np.int64) - base
     tombstones = (table.locations & np.uint64(TOMBSTONE_BIT)) != 0
@@ -193,8 +193,8 @@ def _occupancies(entries: list[SegmentEntry], table: IndexTable, elsewhere: Else
     chosen = (
         ~tombstones,
         tombstones,
-        ~tombstones & elsewhere.replaced,
-        tombstones & elsewhere.hiding & ~elsewhere.replaced,
+        ~tombstones & liveness.replaced,
+        tombstones & liveness.hiding & ~liveness.replaced,
     )
     counts = np.stack([np.bincount(numbers[mask], minlength=size) for mask in chosen]).T.tolist()
     return [Occupancy(entry, *counts[entry.number - base]) for entry in entries]
@@ -231,7 +231,7 @@ def _oldest_dirty(occupancies: list[Occupancy], victims: set[int]) -> int | None
     return min((segment.entry.sequence for segment in stay if segment.dead_puts), default=None)
 
 
-class _Copy:
+class _LiveRecordCopier:
     """Copies what is needed of the chosen segments into new ones."""
 
     def __init__(self, folder: WriterFolder, appender: Appender, pace: Pace) -> None:
@@ -249,7 +249,9 @@ class _Copy:
         self.made: list[Path] = []
         """The files that nothing names yet."""
 
-    def copy(self, table: IndexTable, victims: set[int], oldest_dirty: int | None, elsewhere: Elsewhere) -> IndexTable:
+    def copy(
+        self, table: IndexTable, victims: set[int], oldest_dirty: int | None, liveness: LivenessMasks
+    ) -> IndexTable:
         """Copy the live records of *victims*; the table that points to the copies, without the tombstones left out."""
         numbers = (table.locations >> np.uint64(34)).astype(np.int64)
         moving = np.flatnonzero(np.isin(numbers, list(victims)))
@@ -257,12 +259,12 @@ class _Copy:
         if not len(moving):
             return table
         locations, keep = table.locations.copy(), np.ones(len(table), bool)
-        needed = elsewhere.hiding & ~elsewhere.replaced
+        needed = liveness.hiding & ~liveness.replaced
         for number, entries in groupby(moving.tolist(), lambda at: segment_of(int(table.locations[at]))):
             with self._folder.pinned([number]) as segments:  # one at a time: there may be more than a process may open
                 for at in entries:
                     location = int(table.locations[at])
-                    tombstone = bool(location & TOMBSTONE_BIT or elsewhere.replaced[at])
+                    tombstone = bool(location & TOMBSTONE_BIT or liveness.replaced[at])
                     segment = segments[number]
                     read = segment.read_as_tombstone if tombstone else segment.read_record
                     record, sequence = read(location)

@@ -11,7 +11,7 @@ Locations = dict[str, dict[bytes, int]]
 """Locations by group and key; that of a tombstone says that the id was deleted."""
 
 
-class Index:
+class LogIndex:
     """The index in memory. It does not lock: its owner does, for each call."""
 
     def __init__(self, table: IndexTable) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safekeeper.backends.log.index_file import IndexTable, common_entries
 from safekeeper.backends.log.location import segment_of
 from safekeeper.backends.log.root import Root
-from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.log.segment import LogSegment
 from safekeeper.backends.log.writer_folder import AllView, WriterFolder
 from safekeeper.errors import Corruption
 
@@ -28,7 +28,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class LivenessMasks:
     """What is true of each entry of a folder's table."""
 
     replaced: Mask
@@ -37,9 +37,9 @@ class Elsewhere:
     """Another folder has an older record, or may get one."""
 
 
-def compare(root: Root, folder: WriterFolder, table: IndexTable) -> Elsewhere:
+def compare(root: Root, folder: WriterFolder, table: IndexTable) -> LivenessMasks:
     """What the other folders of *root* know of the ids in *table*, which is that of *folder*."""
-    nothing = Elsewhere(np.zeros(len(table), bool), np.zeros(len(table), bool))
+    nothing = LivenessMasks(np.zeros(len(table), bool), np.zeros(len(table), bool))
     others = [other for other in root.folders() if other is not folder]
     if not others:
         return nothing
@@ -53,7 +53,7 @@ def compare(root: Root, folder: WriterFolder, table: IndexTable) -> Elsewhere:
             own = _Stamps(folder.view_all(), files)
         for view in views:
             _compare_two(table, own, view.table.merged(view.new), _Stamps(view, files), replaced, hiding)
-    return Elsewhere(replaced, hiding)
+    return LivenessMasks(replaced, hiding)
 
 
 def _compare_two(
@@ -84,7 +84,7 @@ class _Stamps:
     def __init__(self, view: AllView, files: ExitStack) -> None:
         self.durable = view.folder.durable
         self._view = view
-        self._open: dict[int, Segment] = {}
+        self._open: dict[int, LogSegment] = {}
         files.callback(self._close)
 
     def of(self, location: int) -> tuple[int, int]:

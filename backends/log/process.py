@@ -14,7 +14,7 @@ from safekeeper.backends.log.compaction import MANY_SMALL
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.root import Root
-from safekeeper.backends.log.writer import Writer
+from safekeeper.backends.log.writer import LogWriter
 from safekeeper.errors import BadUrl, Conflict, SafekeeperError
 
 
@@ -23,7 +23,7 @@ class _Writing:
 
     def __init__(self, root: Root, appender: Appender, survives: Survives) -> None:
         self.appender = appender
-        self.writer = Writer(appender, survives)
+        self.writer = LogWriter(appender, survives)
         self.background = Background(root, self.writer, appender)
 
     def end(self) -> None:

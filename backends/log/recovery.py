@@ -11,11 +11,11 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from safekeeper.backends.log.index import Index
+from safekeeper.backends.log.index import LogIndex
 from safekeeper.backends.log.index_file import IndexTable, open_index_file
 from safekeeper.backends.log.manifest import NAME, Manifest, SegmentEntry, load_manifest
-from safekeeper.backends.log.scan import Found, Scan, blocks_behind, scan
-from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.log.scan import Scan, ScannedRecords, blocks_behind, scan
+from safekeeper.backends.log.segment import LogSegment
 from safekeeper.backends.log.writer_status import WriterStatus
 from safekeeper.backends.shared.records import SEGMENT_HEAD
 from safekeeper.errors import Corruption
@@ -34,26 +34,26 @@ class State:
     """A writer's folder in memory."""
 
     manifest: Manifest
-    index: Index
-    segments: dict[int, Segment] = field(default_factory=dict)
+    index: LogIndex
+    segments: dict[int, LogSegment] = field(default_factory=dict)
     counts: dict[int, Counts] = field(default_factory=dict)
     sequence: int = 0
     """The last one that was found."""
     tail: int = 0
     """Where the last good block of the open segment ends, if there is an open one."""
 
-    def begin(self, segment: Segment) -> None:
+    def begin(self, segment: LogSegment) -> None:
         """Take in a segment that nothing was written to yet, to be the open one."""
         self.segments[segment.number], self.counts[segment.number] = segment, Counts()
         self.tail = SEGMENT_HEAD.size
 
-    def count(self, number: int, found: Found) -> None:
+    def count(self, number: int, found: ScannedRecords) -> None:
         """Count the records that were found in a segment."""
         tombstones = found.tombstones()
         self.counts[number].tombstones += tombstones
         self.counts[number].puts += len(found) - tombstones
 
-    def apply(self, found: Found) -> None:
+    def apply(self, found: ScannedRecords) -> None:
         """Bring the index up to date with records in the order of their sequence."""
         recent = {group: self.index.recent.setdefault(group.decode(), {}) for group in set(found.groups)}
         if len(recent) == 1:
@@ -85,13 +85,13 @@ def load(folder: Path, *, claimed: bool = False) -> State | None:
     if table is None:
         manifest = _without_index(manifest)
         table = IndexTable(manifest.seed)
-    state = State(manifest, Index(table), sequence=manifest.sequence)
+    state = State(manifest, LogIndex(table), sequence=manifest.sequence)
     names = set(os.listdir(folder))
-    found = Found()
+    found = ScannedRecords()
     for entry in manifest.segments:
         if entry.file_name not in names:
             raise Corruption(f"{folder / entry.file_name}: offset 0: the segment is missing")
-        state.segments[entry.number] = segment = Segment(folder, entry)
+        state.segments[entry.number] = segment = LogSegment(folder, entry)
         state.counts[entry.number] = Counts(entry.puts, entry.tombstones)
         if entry.end is None or entry.indexed < entry.end:
             met = _scan_open(segment, entry, manifest, synced, None if claimed else status)
@@ -131,7 +131,7 @@ def _without_index(manifest: Manifest) -> Manifest:
 
 
 def _scan_open(
-    segment: Segment, entry: SegmentEntry, manifest: Manifest, synced: int, status: WriterStatus | None
+    segment: LogSegment, entry: SegmentEntry, manifest: Manifest, synced: int, status: WriterStatus | None
 ) -> Scan:
     segment.open()
     try:
@@ -141,7 +141,7 @@ def _scan_open(
 
 
 def _scan_entry(
-    segment: Segment, entry: SegmentEntry, manifest: Manifest, synced: int, status: WriterStatus | None
+    segment: LogSegment, entry: SegmentEntry, manifest: Manifest, synced: int, status: WriterStatus | None
 ) -> Scan:
     before = entry.sequence - 1 if entry.indexed == SEGMENT_HEAD.size else manifest.sequence
     is_open = entry.end is None

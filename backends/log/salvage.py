@@ -18,7 +18,7 @@ from safekeeper.backends.log.location import TOMBSTONE_BIT, location_of
 from safekeeper.backends.log.manifest import SegmentEntry, first_line
 from safekeeper.backends.log.recovery import find_manifest
 from safekeeper.backends.log.scan import row_locations, whole_ids
-from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.log.segment import LogSegment
 from safekeeper.backends.log.verify import BadBlock, damage_of, walk
 from safekeeper.backends.log.writer_status import WriterStatus
 from safekeeper.backends.shared.records import COLUMNS, SEGMENT_HEAD
@@ -30,7 +30,7 @@ class _Last:
     """The newest record of an id that was met so far."""
 
     stamp: tuple[int, int]
-    segment: Segment
+    segment: LogSegment
     location: int
 
 
@@ -65,7 +65,7 @@ class Salvage:
     def _run(self) -> Iterator[Intact | Damage]:
         for folder in writer_folders(self._root):
             yield from self._folder(folder)
-        by_segment: dict[Segment, list[tuple[CheckpointId, int]]] = {}
+        by_segment: dict[LogSegment, list[tuple[CheckpointId, int]]] = {}
         for (group, key), last in self._last.items():
             if not last.location & TOMBSTONE_BIT:
                 by_segment.setdefault(last.segment, []).append((CheckpointId(group.decode(), key), last.location))
@@ -86,7 +86,7 @@ class Salvage:
             )
             entries, durable = list(_segments_in(folder)), 0
         for entry in entries:
-            segment = Segment(folder, entry)
+            segment = LogSegment(folder, entry)
             try:
                 with _opened(segment):
                     yield from self._segment(segment, entry, durable)
@@ -94,7 +94,7 @@ class Salvage:
             except Corruption as error:
                 yield damage_of(error)
 
-    def _segment(self, segment: Segment, entry: SegmentEntry, durable: int) -> Iterator[Damage]:
+    def _segment(self, segment: LogSegment, entry: SegmentEntry, durable: int) -> Iterator[Damage]:
         for found in walk(segment, entry, durable):
             if isinstance(found, BadBlock):
                 yield from self._bad_block(segment, found)
@@ -102,7 +102,7 @@ class Salvage:
             for group, key, location in zip(found.groups, found.keys, found.locations, strict=True):
                 self._meet(group, key, segment, location)
 
-    def _bad_block(self, segment: Segment, bad: BadBlock) -> Iterator[Damage]:
+    def _bad_block(self, segment: LogSegment, bad: BadBlock) -> Iterator[Damage]:
         """Take what is whole of a block that is not."""
         header, where = bad.header, f"{segment.path}: offset {bad.offset}"
         if header is None:
@@ -124,7 +124,7 @@ class Salvage:
         if lost:
             yield Damage(where, f"{lost} records whose ids cannot be told are lost, or their ids have an older value")
 
-    def _meet(self, group: bytes, key: bytes, segment: Segment, location: int) -> None:
+    def _meet(self, group: bytes, key: bytes, segment: LogSegment, location: int) -> None:
         stamp = segment.read_stamp(location)
         before = self._last.get((group, key))
         if before is None or before.stamp <= stamp:
@@ -132,7 +132,7 @@ class Salvage:
 
 
 @contextmanager
-def _opened(segment: Segment) -> Iterator[None]:
+def _opened(segment: LogSegment) -> Iterator[None]:
     """Have a segment open, whatever its head says: the manifest has what is needed of it."""
     segment.open(checked=False)
     try:
@@ -141,7 +141,7 @@ def _opened(segment: Segment) -> Iterator[None]:
         segment.close()
 
 
-def _outcome(segment: Segment, id: CheckpointId, location: int) -> Intact | Damage:
+def _outcome(segment: LogSegment, id: CheckpointId, location: int) -> Intact | Damage:
     try:
         return Intact(id, segment.read_value(location, id.group.encode(), id.key))
     except Corruption as error:

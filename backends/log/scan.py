@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from safekeeper.backends.log import column_block
 from safekeeper.backends.log.location import ROW_BIT, TOMBSTONE_BIT, location_of
-from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.log.segment import LogSegment
 from safekeeper.backends.shared.records import (
     BLOCK,
     BLOCK_MARK,
@@ -55,7 +55,7 @@ _SIZES_AT: Final = 28
 
 
 @dataclass(slots=True)
-class Found:
+class ScannedRecords:
     """Records that a scan met, in the order in which they lie there: item *i* of each list is about the same one."""
 
     groups: list[bytes] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Found:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def add(self, other: Found) -> None:
+    def add(self, other: ScannedRecords) -> None:
         """Put the records of *other* behind these."""
         self.groups += other.groups
         self.keys += other.keys
@@ -77,14 +77,14 @@ class Found:
         """How many of them are deletes."""
         return int(np.count_nonzero(np.array(self.locations, np.uint64) & np.uint64(TOMBSTONE_BIT)))
 
-    def in_order(self) -> Found:
+    def in_order(self) -> ScannedRecords:
         """The same records by sequence; of those with one sequence, the later one stays the later."""
         sequences = np.array(self.sequences, np.uint64)
         if (sequences[1:] >= sequences[:-1]).all():
             return self
         order = np.argsort(sequences, kind="stable").tolist()
         lists = (self.groups, self.keys, self.locations, self.sequences)
-        return Found(*([items[at] for at in order] for items in lists))
+        return ScannedRecords(*([items[at] for at in order] for items in lists))
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class Scan:
     """The sequence of the last good block, or what was given if there is none."""
     synced: int = 0
     """The highest sequence that a good block's header names as durable."""
-    found: Found = field(default_factory=Found)
+    found: ScannedRecords = field(default_factory=ScannedRecords)
     """The records, in the order in which they lie there."""
     complete: bool = True
     """False if the walk ended at something that is no good block, before the end that was asked for."""
@@ -109,7 +109,7 @@ class Scan:
         self.found.add(more.found)
 
 
-def scan(segment: Segment, start: int, end: int | None, sequence: int = 0, until: int | None = None) -> Scan:
+def scan(segment: LogSegment, start: int, end: int | None, sequence: int = 0, until: int | None = None) -> Scan:
     """Walk the blocks from *start* to *end*, or until something is no good block if *end* is None.
 
     With *until*, the walk ends behind the block of that sequence, whatever follows.
@@ -147,7 +147,7 @@ class _Window:
     Their headers are verified, their records are not.
     """
 
-    def __init__(self, segment: Segment, offset: int, size: int) -> None:
+    def __init__(self, segment: LogSegment, offset: int, size: int) -> None:
         self.data = segment.read(size, offset)
         self._words = np.frombuffer(self.data, "<u8", len(self.data) // 8)
         self._location = location_of(segment.number, offset)
@@ -172,7 +172,7 @@ class _Window:
         decoded: NDArray[Any] = self._words[units[:, None] + np.arange(kind.itemsize // 8)].view(kind)[:, 0]
         return decoded
 
-    def find(self, count: int, found: Found) -> int:
+    def find(self, count: int, found: ScannedRecords) -> int:
         """Add the records of the first *count* blocks to *found*, up to a block that is damaged; how many are whole."""
         columns = np.flatnonzero(self.headers["kind"][:count] == COLUMNS).tolist()
         good = 0
@@ -186,7 +186,7 @@ class _Window:
             good = min(at + 1, count)
         return good
 
-    def _find_rows(self, at: int, found: Found) -> bool:
+    def _find_rows(self, at: int, found: ScannedRecords) -> bool:
         """The same for the block of columns *at*."""
         start, end = int(self.starts[at]), int(self.ends[at])
         header = BlockHeader(*self.headers[at].tolist()[2:])
@@ -195,10 +195,10 @@ class _Window:
             return False
         group, keys = columns
         locations = row_locations(self._location + start // 8, len(keys))
-        found.add(Found([group] * len(keys), keys, list(locations), [header.sequence] * len(keys)))
+        found.add(ScannedRecords([group] * len(keys), keys, list(locations), [header.sequence] * len(keys)))
         return True
 
-    def _find_records(self, first: int, last: int, found: Found) -> int:
+    def _find_records(self, first: int, last: int, found: ScannedRecords) -> int:
         """The same for blocks *first* to *last*, which hold records; the number of the first that is not whole."""
         data, digest = self.data, xxhash.xxh3_64_intdigest
         positions, last = self._follow(first, last)
@@ -309,7 +309,7 @@ def whole_ids(block: bytes, header: BlockHeader) -> Iterator[tuple[int, int]]:
         position += head.size
 
 
-def blocks_behind(segment: Segment, offset: int) -> Iterator[tuple[int, BlockHeader]]:
+def blocks_behind(segment: LogSegment, offset: int) -> Iterator[tuple[int, BlockHeader]]:
     """The offsets and headers of valid blocks at any multiple of 8 behind *offset*: what came after a damaged place."""
     offset += 8
     while len(raw := segment.read(_WINDOW + BLOCK.size, offset)) >= BLOCK.size:

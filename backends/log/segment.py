@@ -24,7 +24,7 @@ from safekeeper.errors import Corruption
 _FIRST_READ = 4096  # the head and the id of nearly every record, and all of a small one
 
 
-class Segment:
+class LogSegment:
     """Reads one segment. The file is opened when it is first needed; the one who reads holds a pin meanwhile."""
 
     def __init__(self, folder: Path, entry: SegmentEntry) -> None:
@@ -117,7 +117,7 @@ class Segment:
         record = encode_record_head(sequence, epoch, group, key, None, check_value(None))
         return record + padding(len(record)), sequence
 
-    def _read_row(self, location: int) -> column_block.Row:
+    def _read_row(self, location: int) -> column_block.ColumnRow:
         return column_block.read_row(self.read, offset_of(location), self.nonce) or self.corrupt(location)
 
     def _read_head(self, location: int) -> tuple[RecordHead, tuple[bytes, bytes], bytes]:

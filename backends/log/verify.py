@@ -12,8 +12,8 @@ from safekeeper.backends.log.claim import writer_folders
 from safekeeper.backends.log.index_file import open_index_file
 from safekeeper.backends.log.manifest import IndexEntry, SegmentEntry, load_manifest
 from safekeeper.backends.log.recovery import find_manifest
-from safekeeper.backends.log.scan import Found, blocks_behind, damaged_records, scan
-from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.log.scan import ScannedRecords, blocks_behind, damaged_records, scan
+from safekeeper.backends.log.segment import LogSegment
 from safekeeper.backends.log.writer_status import WriterStatus
 from safekeeper.backends.shared.records import BLOCK, COLUMNS, SEGMENT_HEAD, BlockHeader, decode_block
 from safekeeper.errors import Corruption
@@ -82,7 +82,7 @@ def damage_of(error: Corruption) -> Damage:
 
 
 def _verify_segment(folder: Path, entry: SegmentEntry, durable: int) -> Iterator[Damage]:
-    segment = Segment(folder, entry)
+    segment = LogSegment(folder, entry)
     try:
         segment.open()
     except Corruption as error:
@@ -107,7 +107,7 @@ class BadBlock:
     """The block as it is; nothing without a header."""
 
 
-def walk(segment: Segment, entry: SegmentEntry, durable: int) -> Iterator[Found | BadBlock]:
+def walk(segment: LogSegment, entry: SegmentEntry, durable: int) -> Iterator[ScannedRecords | BadBlock]:
     """The records of a segment, and the damaged places between them. A tail that was never confirmed is neither."""
     offset, sequence = SEGMENT_HEAD.size, entry.sequence - 1
     while entry.end is None or offset < entry.end:
@@ -133,7 +133,7 @@ def walk(segment: Segment, entry: SegmentEntry, durable: int) -> Iterator[Found 
         offset = min(following)
 
 
-def _lost(segment: Segment, bad: BadBlock) -> Iterator[Damage]:
+def _lost(segment: LogSegment, bad: BadBlock) -> Iterator[Damage]:
     """What is lost with a block that is not whole."""
     offset, header, block = bad.offset, bad.header, bad.raw
     place = f"{segment.path}: offset "

@@ -41,7 +41,7 @@ class _Group:
         return self.gates[2 * number + 1 : 2 * number + 3]
 
 
-class Writer:
+class LogWriter:
     """Turns the writes of many threads into few appends."""
 
     def __init__(self, appender: Appender, survives: Survives) -> None:

@@ -14,14 +14,14 @@ import numpy as np
 
 from safekeeper.backend import CheckpointId
 from safekeeper.backends.log.files import Files
-from safekeeper.backends.log.index import Index
+from safekeeper.backends.log.index import LogIndex
 from safekeeper.backends.log.index_file import IndexTable
 from safekeeper.backends.log.location import TOMBSTONE_BIT, segment_of
 from safekeeper.backends.log.manifest import Manifest, SegmentEntry, first_line
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.recovery import State, load
 from safekeeper.backends.log.scan import scan
-from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.log.segment import LogSegment
 from safekeeper.backends.log.writer_status import WriterStatus
 from safekeeper.errors import Closed, Corruption
 
@@ -37,7 +37,7 @@ class View:
     """What a folder knew at one moment. The segments are pinned until `WriterFolder.unpin`."""
 
     folder: WriterFolder
-    segments: dict[int, Segment]
+    segments: dict[int, LogSegment]
 
     def stamp(self, location: int) -> tuple[int, int]:
         """The sequence and epoch of the record at *location*."""
@@ -90,9 +90,9 @@ class AllView(View):
     """The locations of what came after the table, by group and key."""
     entries: dict[int, SegmentEntry]
 
-    def open_copy(self, number: int) -> Segment:
+    def open_copy(self, number: int) -> LogSegment:
         """A segment, to be closed by the caller. Raise `Corruption` if it is gone."""
-        segment = Segment(self.folder.path, self.entries[number])
+        segment = LogSegment(self.folder.path, self.entries[number])
         segment.open()
         return segment
 
@@ -107,7 +107,7 @@ class WriterFolder:
         self.files = files
         self.lock = Lock()
         """Guards the state. Held for lookups and for installing what was written, not while records are read."""
-        self.state = State(Manifest(seed=0), Index(IndexTable(0)))
+        self.state = State(Manifest(seed=0), LogIndex(IndexTable(0)))
         self.writing = False
         """Whether this process is the folder's writer, so that nobody else changes anything."""
         self._loading = Lock()
@@ -119,7 +119,7 @@ class WriterFolder:
         self._seen_manifest: bytes | None = None
         self.loads = 0
         """How often the state was replaced as a whole: what was looked up before in vain may be found now."""
-        self._open: dict[int, Segment] = {}
+        self._open: dict[int, LogSegment] = {}
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class WriterFolder:
                     raise
                 return
             self._loaded, self._seen_generation, self._seen_manifest = True, generation, manifest
-            self.install(state or State(Manifest(seed=0), Index(IndexTable(0))))
+            self.install(state or State(Manifest(seed=0), LogIndex(IndexTable(0))))
 
     def _scan_tail(self, visible: int) -> bool:
         """Read on in the open segment; False if it holds nothing more."""
@@ -336,7 +336,7 @@ class WriterFolder:
     # --- segments in use ----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def pinned(self, numbers: Iterable[int]) -> Iterator[dict[int, Segment]]:
+    def pinned(self, numbers: Iterable[int]) -> Iterator[dict[int, LogSegment]]:
         """The segments with these numbers, open as long as the block lasts."""
         with self.lock:
             segments = self.pin(numbers)
@@ -345,10 +345,10 @@ class WriterFolder:
         finally:
             self.unpin(segments.values())
 
-    def pin(self, numbers: Iterable[int]) -> dict[int, Segment]:
+    def pin(self, numbers: Iterable[int]) -> dict[int, LogSegment]:
         """The segments with these numbers, open until `unpin`; with the lock held."""
         self._check_open()
-        segments: dict[int, Segment] = {}
+        segments: dict[int, LogSegment] = {}
         for number in numbers:
             segment = segments[number] = self.state.segments[number]
             segment.pins += 1
@@ -361,7 +361,7 @@ class WriterFolder:
                     raise
         return segments
 
-    def unpin(self, segments: Iterable[Segment]) -> None:
+    def unpin(self, segments: Iterable[LogSegment]) -> None:
         """Let go of segments, without the lock."""
         with self.lock:
             for segment in segments:
@@ -369,7 +369,7 @@ class WriterFolder:
                 if segment.retired and not segment.pins:
                     segment.close()
 
-    def _open_file(self, segment: Segment) -> None:
+    def _open_file(self, segment: LogSegment) -> None:
         if segment.fd >= 0:
             return
         if len(self._open) >= _MOST_OPEN:

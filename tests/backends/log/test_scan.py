@@ -11,17 +11,17 @@ from safekeeper.backends.log.column_block import decode_columns
 from safekeeper.backends.log.location import TOMBSTONE_BIT, location_of
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.scan import row_locations, scan
-from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.log.segment import LogSegment
 from safekeeper.backends.shared.records import BLOCK, COLUMNS, MOVED, RECORD, SEGMENT_HEAD, check_value, decode_block
 
 from .killing import kill
 from .power import QuickFiles
 
 
-class Copy(Segment):
+class Copy(LogSegment):
     """A segment whose bytes are in memory, where a test damages them."""
 
-    def __init__(self, segment: Segment, data: bytes) -> None:
+    def __init__(self, segment: LogSegment, data: bytes) -> None:
         self.number, self.nonce, self.data = segment.number, segment.nonce, data
 
     def read(self, size, offset):

@@ -24,11 +24,11 @@ from safekeeper.backend import Damage, Scope
 from safekeeper.backends.log import recovery
 from safekeeper.backends.log.backend import LogBackend
 from safekeeper.backends.log.background import Background
-from safekeeper.backends.log.compaction import Compactor
+from safekeeper.backends.log.compaction import LogCompactor
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.scan import blocks_behind
-from safekeeper.backends.log.segment import Segment
+from safekeeper.backends.log.segment import LogSegment
 from safekeeper.backends.log.writer_folder import WriterFolder
 from safekeeper.backends.shared.records import BlockHeader
 from safekeeper.testing.peer import PATIENCE, Peer
@@ -340,7 +340,7 @@ def test_a_writer_that_goes_on_while_its_tail_is_read_does_not_look_damaged(tmp_
     with Peer(url) as peer:
         put(peer, a=b"1")
 
-        def search(segment: Segment, offset: int) -> Iterator[tuple[int, BlockHeader]]:
+        def search(segment: LogSegment, offset: int) -> Iterator[tuple[int, BlockHeader]]:
             for turn in range(3):
                 peer.write(Batch.of_columns(Columns.of("columns", [b"key"], [b"%d" % turn])))
             return blocks_behind(segment, offset)
@@ -626,7 +626,7 @@ def test_a_claim_that_fails_leaves_nothing_locked(tmp_path, monkeypatch):
             put(store, **{f"k{turn}": b""})
     with LogBackend(root, None, QuickFiles()) as store:
         with monkeypatch.context() as patch:
-            patch.setattr(Compactor, "run", fail)
+            patch.setattr(LogCompactor, "run", fail)
             for _ in range(3):
                 with pytest.raises(Unavailable):
                     put(store, a=b"1")
