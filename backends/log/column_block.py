@@ -21,7 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from safekeeper.backends.log.files import Buffer
-from safekeeper.backends.shared.records import BLOCK, COLUMNS, BlockHeader, decode_block, padding
+from safekeeper.backends.shared.records import BLOCK, COLUMNS, BlockHeader, decode_block, padded, padding
 from safekeeper.columns import Column, Columns
 from safekeeper.errors import TooLarge
 
@@ -40,10 +40,10 @@ class _Layout:
 
     def __init__(self, count: int, keys_size: int, values_size: int) -> None:
         self.keys = ROWS_START + (count + 1) * ROW_SIZE
-        self.table = (self.keys + keys_size + 7) & ~7
+        self.table = padded(self.keys + keys_size)
         self.left_pages = -(-(self.table - ROWS_START) // _PAGE)
         self.values = self.table + 8 * (self.left_pages + -(-values_size // _PAGE))
-        self.end = (self.values + values_size + 7) & ~7
+        self.end = padded(self.values + values_size)
 
 
 def encode_columns(columns: Columns, sequence: int, epoch: int) -> list[Buffer]:

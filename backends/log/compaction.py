@@ -21,7 +21,7 @@ import numpy as np
 from safekeeper.backends.log.appender import Appender
 from safekeeper.backends.log.index_file import IndexTable, open_index_file
 from safekeeper.backends.log.liveness import LivenessMasks, compare
-from safekeeper.backends.log.location import TOMBSTONE_BIT, location_of, segment_of
+from safekeeper.backends.log.location import TOMBSTONE_BIT, location_of, segment_of, segments_of
 from safekeeper.backends.log.manifest import IndexEntry, Manifest, SegmentEntry
 from safekeeper.backends.log.recovery import Counts, State
 from safekeeper.backends.log.root import Root
@@ -187,7 +187,7 @@ def _indexed(entry: SegmentEntry, known: dict[int, SegmentEntry]) -> SegmentEntr
 
 def _occupancies(entries: list[SegmentEntry], table: IndexTable, liveness: LivenessMasks) -> list[Occupancy]:
     base = min((entry.number for entry in entries), default=0)
-    numbers = (table.locations >> np.uint64(34)).astype(np.int64) - base
+    numbers = segments_of(table.locations).astype(np.int64) - base
     tombstones = (table.locations & np.uint64(TOMBSTONE_BIT)) != 0
     size = max((entry.number for entry in entries), default=0) - base + 1
     chosen = (
@@ -253,7 +253,7 @@ class _LiveRecordCopier:
         self, table: IndexTable, victims: set[int], oldest_dirty: int | None, liveness: LivenessMasks
     ) -> IndexTable:
         """Copy the live records of *victims*; the table that points to the copies, without the tombstones left out."""
-        numbers = (table.locations >> np.uint64(34)).astype(np.int64)
+        numbers = segments_of(table.locations).astype(np.int64)
         moving = np.flatnonzero(np.isin(numbers, list(victims)))
         moving = moving[np.argsort(table.locations[moving])]
         if not len(moving):

@@ -24,7 +24,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from safekeeper.backends.log.files import Buffer, Files
-from safekeeper.backends.log.location import TOMBSTONE_BIT
+from safekeeper.backends.log.location import TOMBSTONE_BIT, segments_of
 from safekeeper.backends.log.manifest import IndexEntry
 from safekeeper.backends.shared.records import VERSION
 
@@ -83,7 +83,7 @@ class IndexTable:
 
     def segments(self, group: str) -> list[int]:
         """The numbers of the segments that hold something of a group."""
-        numbers: list[int] = np.unique(self.locations[self.entries(group)] >> np.uint64(34)).tolist()
+        numbers: list[int] = np.unique(segments_of(self.locations[self.entries(group)])).tolist()
         return numbers
 
     def live_locations(self, group: str, new: Iterable[bytes]) -> list[int]:

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+SEGMENT_SHIFT: Final = 34
 ROW_BIT: Final = 1 << 33
 TOMBSTONE_BIT: Final = 1 << 32
 _UNIT_MASK: Final = TOMBSTONE_BIT - 1
@@ -18,12 +22,17 @@ MAX_OFFSET: Final = 8 * _UNIT_MASK
 
 def location_of(segment: int, offset: int) -> int:
     """The location of a put that is stored as a record. A row or a tombstone has a bit more."""
-    return segment << 34 | offset >> 3
+    return segment << SEGMENT_SHIFT | offset >> 3
 
 
 def segment_of(location: int) -> int:
     """The number of the segment that *location* is in."""
-    return location >> 34
+    return location >> SEGMENT_SHIFT
+
+
+def segments_of(locations: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The same for many locations."""
+    return locations >> np.uint64(SEGMENT_SHIFT)
 
 
 def offset_of(location: int) -> int:

@@ -30,6 +30,7 @@ from safekeeper.backends.shared.records import (
     check_value,
     decode_block,
     decode_record_head,
+    padded_sizes,
     verified_id,
 )
 
@@ -212,7 +213,7 @@ class _Window:
         value_checks = [digest(data[start:end]) for start, end in zip(values, value_end.tolist(), strict=True)]
         bad = np.array(checks, np.uint64) != heads["check"]
         bad |= np.array(value_checks, np.uint64) != heads["value_check"]
-        bad |= (blocks["records"] == 1) & (value_end + 7 & ~7 != self.ends[owners])
+        bad |= (blocks["records"] == 1) & (padded_sizes(value_end) != self.ends[owners])
         strangers = (heads["sequence"] != blocks["sequence"]) | (heads["epoch"] != blocks["epoch"])
         bad |= strangers & (blocks["kind"] != MOVED)
         if bad.any():
@@ -250,7 +251,7 @@ class _Window:
                 return None
             positions.append(position)
             value, key, group = _SIZES.unpack_from(self.data, position + _SIZES_AT)
-            position += RECORD.size + value + key + group + 7 & ~7
+            position += RECORD.size + value + key + group + 7 & ~7  # `padded`
         return positions if position == end else None
 
 

@@ -16,7 +16,7 @@ from safekeeper.backend import CheckpointId
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.index import LogIndex
 from safekeeper.backends.log.index_file import IndexTable
-from safekeeper.backends.log.location import TOMBSTONE_BIT, segment_of
+from safekeeper.backends.log.location import SEGMENT_SHIFT, TOMBSTONE_BIT, segment_of
 from safekeeper.backends.log.manifest import Manifest, SegmentEntry, first_line
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.recovery import State, load
@@ -128,10 +128,12 @@ class WriterFolder:
         with self.lock:
             find = self.state.index.find
             locations = [find(id.group, id.key) for id in ids]
-            segments = self.pin({location >> 34 for location in locations if location})
+            segments = self.pin({location >> SEGMENT_SHIFT for location in locations if location})
         try:
             return [
-                segments[location >> 34].read_value(location, id.group.encode(), id.key) if location else None
+                segments[location >> SEGMENT_SHIFT].read_value(location, id.group.encode(), id.key)
+                if location
+                else None
                 for id, location in zip(ids, locations, strict=True)
             ]
         finally:
