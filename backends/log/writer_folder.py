@@ -322,11 +322,6 @@ class WriterFolder:
             self.writing = True
             self.install(state)
 
-    def end_writing(self) -> None:
-        """Others may write from now on."""
-        with self._loading:
-            self._loaded = self.writing = False
-
     def install(self, state: State) -> None:
         """Make *state* the one that counts; the files of the one before are closed when nobody reads them any more."""
         with self.lock:
