@@ -11,7 +11,7 @@ from safekeeper.backends.log.backend import LogBackend
 from safekeeper.testing.peer import Peer
 
 from .command import run
-from .test_damage import LONG, OPTIONS, Values, id_of, make, some
+from .damage import LONG, OPTIONS, Values, id_of, make, some
 
 
 @pytest.fixture

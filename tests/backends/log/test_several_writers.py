@@ -1,7 +1,6 @@
 """Several processes on one root: what they see of each other, and what they leave behind."""
 
 import fcntl
-import importlib
 import itertools
 import json
 import os
@@ -21,7 +20,7 @@ import pytest
 import safekeeper
 from safekeeper import Batch, CheckpointId, Columns, Conflict, Corruption, Unavailable
 from safekeeper.backend import Damage, Scope
-from safekeeper.backends.log import recovery
+from safekeeper.backends.log import recovery, verify
 from safekeeper.backends.log.backend import LogBackend
 from safekeeper.backends.log.background import Background
 from safekeeper.backends.log.compaction import LogCompactor
@@ -46,9 +45,7 @@ from .inside import (
 )
 from .killing import open_as_another_process
 from .power import QuickFiles
-from .test_stopped_writer import lose_the_lock_of, wait_until_stopped
-
-verify = importlib.import_module("safekeeper.backends.log.verify")  # as a name of the package it is the function
+from .stopping import lose_the_lock_of, wait_until_stopped
 
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
 

@@ -2,9 +2,7 @@
 
 import os
 import signal
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -14,26 +12,13 @@ from safekeeper.backends.log.options import LogOptions
 from safekeeper.testing.peer import PATIENCE, Peer
 
 from .inside import steps_of_a_write, write_and_stop
+from .stopping import lose_the_lock_of, wait_until_stopped
 
 A, B = CheckpointId("group", b"a"), CheckpointId("group", b"b")
 OPTIONS = LogOptions(segment=8192)
 
 # Within a segment, and with a new one begun: the block does not fit into what is left of the old one.
 SIZES = {"append": 10, "rotate": 5000}
-
-
-def wait_until_stopped(pid: int) -> None:
-    until = time.monotonic() + PATIENCE
-    while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
-        assert time.monotonic() < until, "it does not stop"
-        time.sleep(0.001)
-
-
-def lose_the_lock_of(pid: int, root: Path) -> Path:
-    """Do what a file server does that forgets a lock: the file that the process has locked is not there any more."""
-    (folder,) = (lock.parent for lock in root.glob("*/lock") if lock.read_text().startswith(f"process {pid} "))
-    (folder / "lock").unlink()
-    return folder
 
 
 @pytest.mark.timeout(1200)
