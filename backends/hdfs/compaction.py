@@ -13,7 +13,7 @@ One process does this at a time, in these steps, and may die or be held up betwe
   silent for a minute and completes it; so whoever was held up before 5 finds its file gone, and nothing has happened.
 - Dies between 5 and 6: every record is there twice, with the same sequence; the next one removes the old ones.
 - A copy keeps its sequence, so it loses against whatever was written meanwhile.
-- A grave goes when nothing older of its id can turn up any more: no segment that stays has a record of it that is
+- A tombstone goes when nothing older of its id can turn up any more: no segment that stays has a record of it that is
   older, and every segment that is open began after it (a block on its way when its writer failed appears late).
 - Readers that find a file gone list again. What they look for was copied or replaced before it went.
 """
@@ -150,33 +150,33 @@ class Compactor:
         """Put what counts of *victims* into a new segment; there is none if nothing does."""
         with self._store.lock:
             found = self._store.index.in_files({segment.file_id for segment in victims})
-        kept = [each for each in found if not each.entry.grave]
-        graves = self._needed_graves([each for each in found if each.entry.grave], victims)
-        if not kept and not graves:
+        kept = [each for each in found if not each.entry.is_tombstone]
+        tombstones = self._needed_tombstones([each for each in found if each.entry.is_tombstone], victims)
+        if not kept and not tombstones:
             return
         copy = _Copy(out, self._writer.id)
         for batch in _batches(kept):
             records = self._store.records(each.entry for each in batch)
             copy.append(batch, [records[each.entry] for each in batch])
-        for batch in _batches(graves):
-            copy.append(batch, [_grave(each) for each in batch])
+        for batch in _batches(tombstones):
+            copy.append(batch, [_encode_tombstone(each) for each in batch])
         copy.complete(to_disk=self._store.options.sync == "hsync")
         name = path.rpartition("/")[2]
         self._store.client.rename(path, self._store.path("segments", name))
 
-    def _needed_graves(self, graves: list[Found], victims: list[Segment]) -> list[Found]:
-        """Those of *graves* without which something older could come back."""
-        if not graves:
+    def _needed_tombstones(self, tombstones: list[Found], victims: list[Segment]) -> list[Found]:
+        """Those of *tombstones* without which something older could come back."""
+        if not tombstones:
             return []
         with self._store.lock:
             staying = [segment for segment in self._store.segments.values() if segment not in victims]
-        latest = max(each.entry.sequence for each in graves)
+        latest = max(each.entry.sequence for each in tombstones)
         open_since = min((segment.lowest for segment in staying if not segment.complete), default=latest + 1)
         older: set[tuple[str, bytes]] = set()
         for segment in staying:
             if segment.complete and segment.lowest <= latest:
                 older.update((each.group, each.key) for each in segment.contents())
-        return [each for each in graves if each.entry.sequence >= open_since or (each.group, each.key) in older]
+        return [each for each in tombstones if each.entry.sequence >= open_since or (each.group, each.key) in older]
 
     def _remove(self, victims: list[Segment]) -> None:
         self._store.refresh()  # first learn where everything is now
@@ -222,7 +222,7 @@ class _Copy:
         self._out.write(b"".join(block))
         offset = self._end + BLOCK.size
         for (group, key, old), record in zip(batch, records, strict=True):
-            entry = Entry(old.sequence, old.writer, self._out.file_id, offset, len(record), kind, old.grave)
+            entry = Entry(old.sequence, old.writer, self._out.file_id, offset, len(record), kind, old.is_tombstone)
             self._found.append(Found(group, key, entry))
             offset += len(record)
         self._end = offset
@@ -249,8 +249,8 @@ def _batches(found: list[Found]) -> Iterator[list[Found]]:
         yield batch
 
 
-def _grave(each: Found) -> bytes:
-    """The record of a grave."""
+def _encode_tombstone(each: Found) -> bytes:
+    """The bytes of a tombstone."""
     entry = each.entry
     raw = encode_record_head(entry.sequence, entry.writer, each.group.encode(), each.key, None, check_value(None))
     return raw + padding(len(raw))

@@ -12,7 +12,7 @@ class Index:
 
     def __init__(self) -> None:
         self._live: dict[str, dict[bytes, Entry]] = {}
-        self._graves: dict[str, dict[bytes, Entry]] = {}
+        self._tombstones: dict[str, dict[bytes, Entry]] = {}
         self.highest = 0
         """The highest sequence that was ever met."""
 
@@ -21,14 +21,14 @@ class Index:
         replaced = []
         for group, key, entry in found:
             live = self._live.get(group, {}).get(key)
-            grave = self._graves.get(group, {}).get(key)
-            if (live is not None and live >= entry) or (grave is not None and grave >= entry):
+            tombstone = self._tombstones.get(group, {}).get(key)
+            if (live is not None and live >= entry) or (tombstone is not None and tombstone >= entry):
                 continue
-            self._put(self._graves if entry.grave else self._live, group, key, entry)
-            if entry.grave and live is not None:
+            self._put(self._tombstones if entry.is_tombstone else self._live, group, key, entry)
+            if entry.is_tombstone and live is not None:
                 self._remove(self._live, group, key)
-            elif not entry.grave and grave is not None:
-                self._remove(self._graves, group, key)
+            elif not entry.is_tombstone and tombstone is not None:
+                self._remove(self._tombstones, group, key)
             if live is not None and live[:2] != entry[:2]:  # not where it is a copy
                 replaced.append(live)
             self.highest = max(self.highest, entry.sequence)
@@ -58,11 +58,11 @@ class Index:
         return list(self._live)
 
     def in_files(self, file_ids: Collection[int]) -> list[Found]:
-        """The newest records, graves too, that are in these files."""
+        """The newest records, tombstones too, that are in these files."""
         return [found for found in self._all() if found.entry.file_id in file_ids]
 
     def live_in_files(self) -> dict[int, tuple[int, int]]:
-        """How many newest records, graves too, each file has, and their bytes."""
+        """How many newest records, tombstones too, each file has, and their bytes."""
         live: dict[int, tuple[int, int]] = {}
         for found in self._all():
             count, size = live.get(found.entry.file_id, (0, 0))
@@ -75,7 +75,7 @@ class Index:
 
     def forget_files(self, file_ids: Collection[int]) -> None:
         """Forget what is in these files: they are gone, and what of them still counted has been found elsewhere."""
-        for places in (self._live, self._graves):
+        for places in (self._live, self._tombstones):
             gone = [(f.group, f.key) for f in self._in(places) if f.entry.file_id in file_ids]
             for group, key in gone:
                 self._remove(places, group, key)
@@ -86,7 +86,7 @@ class Index:
 
     def _all(self) -> Iterator[Found]:
         yield from self._in(self._live)
-        yield from self._in(self._graves)
+        yield from self._in(self._tombstones)
 
     def _in(self, places: dict[str, dict[bytes, Entry]]) -> Iterator[Found]:
         return (Found(group, key, entry) for group, keys in places.items() for key, entry in keys.items())

@@ -11,7 +11,7 @@
                HEADS        the same, but each value is the head of a large value
                MOVED, MOVED_HEADS   records that a compaction copied; each keeps its own sequence and writer
                CONTENTS     for each id in the segment its newest record, with a value that says where it is:
-                            offset u64 | size u32 | kind of its block u32; that of a grave has none. In place of
+                            offset u64 | size u32 | kind of its block u32; that of a tombstone has none. In place of
                             the synced sequence its header has the number of all records in the segment
     head:      size u64 | xxh3 u64 of the value | chunk size u32 | writer u32 | number u64
 
@@ -73,7 +73,7 @@ class Entry(NamedTuple):
     size: int
     kind: int
     """That of its block."""
-    grave: bool
+    is_tombstone: bool
 
     @property
     def moved_kind(self) -> int:
@@ -170,7 +170,7 @@ def encode_footer(found: list[Found], count: int, nonce: int, offset: int, seque
     """What a segment with *count* records is sealed with at *offset*: the newest of each id, and where this begins."""
     records = []
     for group, key, entry in found:
-        place = None if entry.grave else _PLACE.pack(entry.offset, entry.size, entry.kind)
+        place = None if entry.is_tombstone else _PLACE.pack(entry.offset, entry.size, entry.kind)
         head = encode_record_head(entry.sequence, entry.writer, group.encode(), key, place, check_value(place))
         size = len(head) + len(place or b"")
         records.append(head + (place or b"") + padding(size))
@@ -247,8 +247,10 @@ class Scanner:
                 raise self._damaged(start + position)
             if check_value(record[head.value_start : head.value_start + head.value_size]) != head.value_check:
                 raise self._damaged(start + position)
-            grave = bool(head.flags & TOMBSTONE_FLAG)
-            entry = Entry(head.sequence, head.epoch, self._file_id, start + position, head.size, header.kind, grave)
+            is_tombstone = bool(head.flags & TOMBSTONE_FLAG)
+            entry = Entry(
+                head.sequence, head.epoch, self._file_id, start + position, head.size, header.kind, is_tombstone
+            )
             found.append(Found(id[0].decode(), id[1], entry))
             position += head.size
         self.sequence = max(self.sequence, header.sequence)
@@ -279,11 +281,11 @@ class Scanner:
         if head is None or id is None:
             raise self._damaged(start + position)
         value = bytes(record[head.value_start : head.value_start + head.value_size])
-        grave = bool(head.flags & TOMBSTONE_FLAG)
-        if check_value(value) != head.value_check or (not grave and len(value) != _PLACE.size):
+        is_tombstone = bool(head.flags & TOMBSTONE_FLAG)
+        if check_value(value) != head.value_check or (not is_tombstone and len(value) != _PLACE.size):
             raise self._damaged(start + position)
-        offset, size, kind = (0, head.value_start, RECORDS) if grave else _PLACE.unpack(value)
-        entry = Entry(head.sequence, head.epoch, self._file_id, offset, size, kind, grave)
+        offset, size, kind = (0, head.value_start, RECORDS) if is_tombstone else _PLACE.unpack(value)
+        entry = Entry(head.sequence, head.epoch, self._file_id, offset, size, kind, is_tombstone)
         return Found(id[0].decode(), id[1], entry)
 
     def _damaged(self, offset: int) -> Corruption:

@@ -167,7 +167,7 @@ def test_readers_elsewhere_find_what_a_compaction_moved(hdfs_url):
 
 
 def test_a_deleted_id_stays_deleted_where_an_older_value_could_come_back(hdfs_url, files):
-    """The grave is in a segment that is compacted, the value in one that another process has open."""
+    """The tombstone is in a segment that is compacted, the value in one that another process has open."""
     with two_processes_of_one(hdfs_url) as (one, other):
         put(other, 1, b"old")
         delete(one, 1)

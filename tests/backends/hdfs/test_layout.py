@@ -62,7 +62,7 @@ def test_blocks_are_read_as_they_were_written():
     assert list(scanner.scan(reader(data), len(data))) == found
     assert (scanner.sequence, scanner.records, scanner.sealed) == (4, len(found), True)
     for each in found:
-        if not each.entry.grave:
+        if not each.entry.is_tombstone:
             record = data[each.entry.offset : each.entry.offset + each.entry.size]
             group, key, _ = open_record(record, "place")
             assert (group, key) == (each.group, each.key)
@@ -81,8 +81,8 @@ def test_the_contents_say_what_is_newest():
     contents = scanner.read_contents(reader(data), len(data))
     newest = {each.key: each.entry for each in found}
     assert {each.key: each.entry[:3] for each in contents} == {key: entry[:3] for key, entry in newest.items()}
-    assert {each.key for each in contents if each.entry.grave} == {b"b"}
-    assert all(each.entry == newest[each.key] for each in contents if not each.entry.grave)
+    assert {each.key for each in contents if each.entry.is_tombstone} == {b"b"}
+    assert all(each.entry == newest[each.key] for each in contents if not each.entry.is_tombstone)
     assert scanner.records == len(found)
 
 
@@ -112,8 +112,8 @@ def scanned(data):
         return "damage" if str(error).startswith("place: ") else str(error)
 
 
-def entry(sequence, writer=1, file=1, offset=0, grave=False):
-    return Entry(sequence, writer, file, offset, 8, RECORDS, grave)
+def entry(sequence, writer=1, file=1, offset=0, is_tombstone=False):
+    return Entry(sequence, writer, file, offset, 8, RECORDS, is_tombstone)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def entry(sequence, writer=1, file=1, offset=0, grave=False):
         (entry(2, writer=1), entry(2, writer=9)),
         (entry(2, file=1, offset=50), entry(2, file=2)),
         (entry(2, offset=8), entry(2, offset=16)),
-        (entry(1), entry(2, grave=True)),
-        (entry(1, grave=True), entry(2)),
+        (entry(1), entry(2, is_tombstone=True)),
+        (entry(1, is_tombstone=True), entry(2)),
     ),
     ids=("sequence", "sequence before writer", "writer", "copy", "same block", "deleted", "put again"),
 )
@@ -134,9 +134,9 @@ def test_the_newest_wins_in_whatever_order_they_are_met(older, newer):
         index = Index()
         for each in order:
             index.add([Found("g", b"k", each)])
-        assert index.find("g", b"k") == (None if newer.grave else newer)
-        assert index.keys("g") == ([] if newer.grave else [b"k"])
-        assert index.groups() == ([] if newer.grave else ["g"])
+        assert index.find("g", b"k") == (None if newer.is_tombstone else newer)
+        assert index.keys("g") == ([] if newer.is_tombstone else [b"k"])
+        assert index.groups() == ([] if newer.is_tombstone else ["g"])
         assert index.highest == newer.sequence
 
 
@@ -145,7 +145,7 @@ def test_files_that_are_gone_are_forgotten_with_what_was_only_in_them():
     index.add(
         [Found("g", b"a", entry(1, file=1)), Found("g", b"b", entry(1, file=2)), Found("h", b"c", entry(1, file=1))]
     )
-    index.add([Found("g", b"d", entry(2, file=1, grave=True))])
+    index.add([Found("g", b"d", entry(2, file=1, is_tombstone=True))])
     index.forget_files({1})
     assert (index.groups(), index.keys("g"), index.count()) == (["g"], [b"b"], 1)
     assert index.in_files({1, 2}) == [Found("g", b"b", entry(1, file=2))]
