@@ -150,8 +150,9 @@ def encode_pieces(
     for group, key, value, check in pieces:
         head = encode_record_head(sequence, writer, group.encode(), key, value, check)
         size = len(head) + len(value or b"")
-        parts += (head, value or b"", padding(size))
-        size = size + 7 & ~7
+        zeros = padding(size)
+        parts += (head, value or b"", zeros)
+        size += len(zeros)
         found.append(Found(group, key, Entry(sequence, writer, file_id, offset + position, size, kind, value is None)))
         position += size
     parts[0] = encode_block(nonce, offset, writer, sequence, synced, position - BLOCK.size, len(pieces), kind)
