@@ -447,14 +447,14 @@ class Client:
 
 
 @contextmanager
-def _explained(place: str) -> Iterator[None]:
+def _explained(where: str) -> Iterator[None]:
     """Turn a Java exception inside the block into an error of ours."""
     if _started_in != os.getpid():
         raise Closed("hdfs: after a fork the JVM cannot be used: spawn a fresh process")
     try:
         yield
     except jpype.JException as error:
-        raise _explain(place, error) from error
+        raise _explain(where, error) from error
 
 
 def _again(ask: Callable[[], Any]) -> Any:
@@ -471,9 +471,9 @@ def _again(ask: Callable[[], Any]) -> Any:
         return ask()
 
 
-def _explain(place: str, error: Any) -> Unavailable:
+def _explain(where: str, error: Any) -> Unavailable:
     name = error.getClassName() if hasattr(error, "getClassName") else error.getClass().getName()
-    return explain(place, str(name), str(error.getMessage()))
+    return explain(where, str(name), str(error.getMessage()))
 
 
 def _status(found: Any) -> FileStatus:

@@ -29,7 +29,7 @@ from typing import Final
 
 from safekeeper.backend import Compaction
 from safekeeper.backends.hdfs.client import OutputStream
-from safekeeper.backends.hdfs.layout import Entry, Found, block_for, encode_copies, encode_footer
+from safekeeper.backends.hdfs.layout import LocatedRecord, RecordLocation, block_for, encode_copies, encode_footer
 from safekeeper.backends.hdfs.segments import Segment
 from safekeeper.backends.hdfs.store import Store
 from safekeeper.backends.hdfs.writer import Writer
@@ -150,33 +150,33 @@ class Compactor:
         """Put what counts of *victims* into a new segment; there is none if nothing does."""
         with self._store.lock:
             found = self._store.index.in_files({segment.file_id for segment in victims})
-        kept = [each for each in found if not each.entry.is_tombstone]
-        tombstones = self._needed_tombstones([each for each in found if each.entry.is_tombstone], victims)
+        kept = [each for each in found if not each.location.is_tombstone]
+        tombstones = self._needed_tombstones([each for each in found if each.location.is_tombstone], victims)
         if not kept and not tombstones:
             return
         copy = _Copy(out, self._writer.id)
         for batch in _batches(kept):
-            records = self._store.records(each.entry for each in batch)
-            copy.append(batch, [records[each.entry] for each in batch])
+            records = self._store.records(each.location for each in batch)
+            copy.append(batch, [records[each.location] for each in batch])
         for batch in _batches(tombstones):
             copy.append(batch, [_encode_tombstone(each) for each in batch])
         copy.complete(to_disk=self._store.options.sync == "hsync")
         name = path.rpartition("/")[2]
         self._store.client.rename(path, self._store.path("segments", name))
 
-    def _needed_tombstones(self, tombstones: list[Found], victims: list[Segment]) -> list[Found]:
+    def _needed_tombstones(self, tombstones: list[LocatedRecord], victims: list[Segment]) -> list[LocatedRecord]:
         """Those of *tombstones* without which something older could come back."""
         if not tombstones:
             return []
         with self._store.lock:
             staying = [segment for segment in self._store.segments.values() if segment not in victims]
-        latest = max(each.entry.sequence for each in tombstones)
+        latest = max(each.location.sequence for each in tombstones)
         open_since = min((segment.lowest for segment in staying if not segment.complete), default=latest + 1)
         older: set[tuple[str, bytes]] = set()
         for segment in staying:
             if segment.complete and segment.lowest <= latest:
                 older.update((each.group, each.key) for each in segment.contents())
-        return [each for each in tombstones if each.entry.sequence >= open_since or (each.group, each.key) in older]
+        return [each for each in tombstones if each.location.sequence >= open_since or (each.group, each.key) in older]
 
     def _remove(self, victims: list[Segment]) -> None:
         self._store.refresh()  # first learn where everything is now
@@ -211,19 +211,21 @@ class _Copy:
         self._nonce = secrets.randbits(64)
         head = encode_segment_head(0, self._nonce)
         self._end, self._highest = len(head), 0
-        self._found: list[Found] = []
+        self._found: list[LocatedRecord] = []
         out.write(head)
 
-    def append(self, batch: list[Found], records: list[bytes]) -> None:
+    def append(self, batch: list[LocatedRecord], records: list[bytes]) -> None:
         """One block with the whole records of *batch*, which all go into blocks of one kind."""
-        kind = batch[0].entry.moved_kind
-        self._highest = max(self._highest, *(each.entry.sequence for each in batch))
+        kind = batch[0].location.moved_kind
+        self._highest = max(self._highest, *(each.location.sequence for each in batch))
         block = encode_copies(records, kind, self._nonce, self._end, self._highest, self._writer)
         self._out.write(b"".join(block))
         offset = self._end + BLOCK.size
         for (group, key, old), record in zip(batch, records, strict=True):
-            entry = Entry(old.sequence, old.writer, self._out.file_id, offset, len(record), kind, old.is_tombstone)
-            self._found.append(Found(group, key, entry))
+            location = RecordLocation(
+                old.sequence, old.writer, self._out.file_id, offset, len(record), kind, old.is_tombstone
+            )
+            self._found.append(LocatedRecord(group, key, location))
             offset += len(record)
         self._end = offset
 
@@ -235,22 +237,22 @@ class _Copy:
         self._out.close()
 
 
-def _batches(found: list[Found]) -> Iterator[list[Found]]:
+def _batches(found: list[LocatedRecord]) -> Iterator[list[LocatedRecord]]:
     """*found* in the order in which it lies in the files, cut where a block has enough or another kind begins."""
-    batch: list[Found] = []
+    batch: list[LocatedRecord] = []
     size = 0
-    for each in sorted(found, key=lambda each: (each.entry.moved_kind, each.entry.file_id, each.entry.offset)):
-        if batch and (size > _BLOCK_BYTES or each.entry.moved_kind != batch[0].entry.moved_kind):
+    for each in sorted(found, key=lambda each: (each.location.moved_kind, each.location.file_id, each.location.offset)):
+        if batch and (size > _BLOCK_BYTES or each.location.moved_kind != batch[0].location.moved_kind):
             yield batch
             batch, size = [], 0
         batch.append(each)
-        size += each.entry.size
+        size += each.location.size
     if batch:
         yield batch
 
 
-def _encode_tombstone(each: Found) -> bytes:
+def _encode_tombstone(each: LocatedRecord) -> bytes:
     """The bytes of a tombstone."""
-    entry = each.entry
-    raw = encode_record_head(entry.sequence, entry.writer, each.group.encode(), each.key, None, check_value(None))
+    location = each.location
+    raw = encode_record_head(location.sequence, location.writer, each.group.encode(), each.key, None, check_value(None))
     return raw + padding(len(raw))

@@ -26,35 +26,35 @@ _LINES = {
     "DSQuotaExceededException": "the quota of space is used up: raise it, or remove something",
     "QuotaByStorageTypeExceededException": "the quota of space is used up: raise it, or remove something",
 }
-"""By Java class: what to say after the place."""
+"""By Java class: what to say after where it happened."""
 
 _UNREACHABLE = frozenset({"BlockMissingException", "CannotObtainBlockLengthException"})
 _NOT_A_NAME_NODE = frozenset({"RpcException", "InvalidProtocolBufferException", "VersionMismatch"})
 
 
-def explain(place: str, exception: str, said: str) -> Unavailable:
-    """The error to raise where the client raised *exception*, a Java class, and *said* something, at *place*."""
+def explain(where: str, exception: str, said: str) -> Unavailable:
+    """The error to raise where the client raised *exception*, a Java class, and *said* something, at *where*."""
     kind = exception.rpartition(".")[2].rpartition("$")[2]
     line = " ".join(said.partition("\n")[0].split())
     if kind in ("FileNotFoundException", "NoSuchFileException"):
-        return Missing(f"{place}: there is no such file: {line}")
+        return Missing(f"{where}: there is no such file: {line}")
     if kind in ("FileAlreadyExistsException", "AlreadyBeingCreatedException", "RecoveryInProgressException"):
-        return Exists(f"{place}: exists already: {line}")
+        return Exists(f"{where}: exists already: {line}")
     if "UnknownHostException" in said:  # inside an IllegalArgumentException
         kind = "UnknownHostException"
     if kind in _LINES:
-        return Unavailable(f"{place}: {_LINES[kind]}")
+        return Unavailable(f"{where}: {_LINES[kind]}")
     if kind == "AccessControlException" and "uperuser" in said:  # there is one thing that we ask which needs it
         problem = "only the superuser of HDFS is told which DataNodes there are: be it, or list them in a topology file"
-        return Unavailable(f"{place}: {problem}")
+        return Unavailable(f"{where}: {problem}")
     if kind in ("AccessControlException", "AuthorizationException"):
-        return Unavailable(f"{place}: permission denied ({line}): let this user in, or choose another folder")
+        return Unavailable(f"{where}: permission denied ({line}): let this user in, or choose another folder")
     if kind in _NOT_A_NAME_NODE:
-        return Unavailable(f"{place}: answers, but not as a NameNode does: correct the port ({kind}: {line})")
+        return Unavailable(f"{where}: answers, but not as a NameNode does: correct the port ({kind}: {line})")
     if "could only be written to 0 of the" in said:
         none = "There are 0 datanode(s) running" in said
         problem = "no DataNode runs: start one" if none else "no DataNode has room for a block: free some disk space"
-        return Unavailable(f"{place}: {problem}")
+        return Unavailable(f"{where}: {problem}")
     if kind in _UNREACHABLE or "Could not obtain block" in said:
-        return Unavailable(f"{place}: no DataNode that has the block can be reached: start it again ({line[:200]})")
-    return Unavailable(f"{place}: {kind}: {line[:300]}")
+        return Unavailable(f"{where}: no DataNode that has the block can be reached: start it again ({line[:200]})")
+    return Unavailable(f"{where}: {kind}: {line[:300]}")

@@ -5,7 +5,7 @@
     ROOT/compaction/TIME-WRITER      the segment that a compaction is writing; while it is open it is a lock
     ROOT/clock/...                   folders that are made to see what time the NameNode gives them, and removed
 
-    segment:   the head and the blocks of `log:` (safekeeper/backends/log/format.py), then if it was sealed
+    segment:   the head and the blocks of `log:` (safekeeper/backends/shared/records.py), then if it was sealed
                a block of contents | "SKHDFSEN" | nonce u64 | offset of the block of contents u64 | xxh3 u64
     kinds:     RECORDS      records of one moment: all have the sequence and the writer of the block's header
                HEADS        the same, but each value is the head of a large value
@@ -55,7 +55,7 @@ HEADS, MOVED_HEADS, CONTENTS = 16, 17, 18
 
 FOOTER: Final = struct.Struct("<8sQQQ")
 FOOTER_MARK: Final = b"SKHDFSEN"
-_PLACE: Final = struct.Struct("<QII")
+_LOCATION: Final = struct.Struct("<QII")
 _HEAD: Final = struct.Struct("<QQIIQ")
 _WINDOW: Final = 4 << 20
 
@@ -63,7 +63,7 @@ Read = Callable[[int, int], bytes]
 """Reads an offset and a size of a segment; all of it is there."""
 
 
-class Entry(NamedTuple):
+class RecordLocation(NamedTuple):
     """Where a record is, and how new. Of two for one id the greater is the newer one, also among copies."""
 
     sequence: int
@@ -86,12 +86,12 @@ class Entry(NamedTuple):
         return self.kind in (HEADS, MOVED_HEADS)
 
 
-class Found(NamedTuple):
-    """An id in a segment."""
+class LocatedRecord(NamedTuple):
+    """An id, and where a record of it is."""
 
     group: str
     key: bytes
-    entry: Entry
+    location: RecordLocation
 
 
 class Head(NamedTuple):
@@ -108,10 +108,10 @@ class Head(NamedTuple):
         return _HEAD.pack(*self)
 
     @classmethod
-    def decode(cls, raw: bytes, place: str) -> Head:
+    def decode(cls, raw: bytes, where: str) -> Head:
         """The head in a record's value."""
         if len(raw) != _HEAD.size:
-            raise Corruption(f"{place}: the head of a large value has {len(raw)} bytes instead of {_HEAD.size}")
+            raise Corruption(f"{where}: the head of a large value has {len(raw)} bytes instead of {_HEAD.size}")
         return cls(*_HEAD.unpack(raw))
 
     def names(self) -> list[str]:
@@ -142,10 +142,10 @@ class Piece(NamedTuple):
 
 def encode_pieces(
     pieces: list[Piece], kind: int, nonce: int, offset: int, file_id: int, sequence: int, writer: int, synced: int
-) -> tuple[list[bytes], list[Found]]:
+) -> tuple[list[bytes], list[LocatedRecord]]:
     """A block at *offset* with what was written at one moment, and what it tells the index."""
     parts: list[bytes] = [b""]
-    found: list[Found] = []
+    found: list[LocatedRecord] = []
     position = BLOCK.size
     for group, key, value, check in pieces:
         head = encode_record_head(sequence, writer, group.encode(), key, value, check)
@@ -153,7 +153,8 @@ def encode_pieces(
         zeros = padding(size)
         parts += (head, value or b"", zeros)
         size += len(zeros)
-        found.append(Found(group, key, Entry(sequence, writer, file_id, offset + position, size, kind, value is None)))
+        location = RecordLocation(sequence, writer, file_id, offset + position, size, kind, value is None)
+        found.append(LocatedRecord(group, key, location))
         position += size
     parts[0] = encode_block(nonce, offset, writer, sequence, synced, position - BLOCK.size, len(pieces), kind)
     return parts, found
@@ -167,14 +168,14 @@ def encode_copies(
     return [encode_block(nonce, offset, writer, sequence, synced, length, len(records), kind), *records]
 
 
-def encode_footer(found: list[Found], count: int, nonce: int, offset: int, sequence: int, writer: int) -> bytes:
+def encode_footer(found: list[LocatedRecord], count: int, nonce: int, offset: int, sequence: int, writer: int) -> bytes:
     """What a segment with *count* records is sealed with at *offset*: the newest of each id, and where this begins."""
     records = []
-    for group, key, entry in found:
-        place = None if entry.is_tombstone else _PLACE.pack(entry.offset, entry.size, entry.kind)
-        head = encode_record_head(entry.sequence, entry.writer, group.encode(), key, place, check_value(place))
-        size = len(head) + len(place or b"")
-        records.append(head + (place or b"") + padding(size))
+    for group, key, location in found:
+        packed = None if location.is_tombstone else _LOCATION.pack(location.offset, location.size, location.kind)
+        head = encode_record_head(location.sequence, location.writer, group.encode(), key, packed, check_value(packed))
+        size = len(head) + len(packed or b"")
+        records.append(head + (packed or b"") + padding(size))
     block = encode_copies(records, CONTENTS, nonce, offset, sequence, writer, count)
     raw = FOOTER.pack(FOOTER_MARK, nonce, offset, 0)[:-8]
     return b"".join(block) + raw + xxhash.xxh3_64_intdigest(raw).to_bytes(8, "little")
@@ -183,7 +184,7 @@ def encode_footer(found: list[Found], count: int, nonce: int, offset: int, seque
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def decode_nonce(raw: bytes, place: str) -> int:
+def decode_nonce(raw: bytes, where: str) -> int:
     """The nonce of the segment that begins with *raw*."""
     version: int
     number: int
@@ -192,7 +193,7 @@ def decode_nonce(raw: bytes, place: str) -> int:
     if raw != encode_segment_head(number, nonce):
         other = version != VERSION and raw[:8] == encode_segment_head(0, 0)[:8]
         raise Corruption(
-            f"{place}: is {f'of version {version}' if other else 'no segment'}: not written by this version"
+            f"{where}: is {f'of version {version}' if other else 'no segment'}: not written by this version"
         )
     return nonce
 
@@ -200,8 +201,8 @@ def decode_nonce(raw: bytes, place: str) -> int:
 class Scanner:
     """Walks over the blocks of one segment, as far as they are there. It can go on where it stopped."""
 
-    def __init__(self, place: str, file_id: int) -> None:
-        self.place = place
+    def __init__(self, where: str, file_id: int) -> None:
+        self.where = where
         self._file_id = file_id
         self.nonce: int | None = None
         self.end = 0
@@ -212,10 +213,10 @@ class Scanner:
         """How many were met."""
         self.sealed = False
 
-    def scan(self, read: Read, length: int) -> Iterator[Found]:
+    def scan(self, read: Read, length: int) -> Iterator[LocatedRecord]:
         """What stands between the last whole block and *length*, block by block."""
         if self.nonce is None and length >= SEGMENT_HEAD.size:
-            self.nonce = decode_nonce(read(0, SEGMENT_HEAD.size), self.place)
+            self.nonce = decode_nonce(read(0, SEGMENT_HEAD.size), self.where)
             self.end = SEGMENT_HEAD.size
         window, base = b"", self.end
         while self.nonce is not None and not self.sealed and length - self.end >= BLOCK.size:
@@ -233,7 +234,7 @@ class Scanner:
                 window = read(base, min(max(_WINDOW, header.size), length - base))
             yield from self._block(window[position : position + header.size], header)
 
-    def _block(self, raw: bytes, header: BlockHeader) -> list[Found]:
+    def _block(self, raw: bytes, header: BlockHeader) -> list[LocatedRecord]:
         start, self.end = self.end, self.end + header.size
         if header.kind == CONTENTS:
             self.sealed = True
@@ -249,16 +250,16 @@ class Scanner:
             if check_value(record[head.value_start : head.value_start + head.value_size]) != head.value_check:
                 raise self._damaged(start + position)
             is_tombstone = bool(head.flags & TOMBSTONE_FLAG)
-            entry = Entry(
+            location = RecordLocation(
                 head.sequence, head.epoch, self._file_id, start + position, head.size, header.kind, is_tombstone
             )
-            found.append(Found(id[0].decode(), id[1], entry))
+            found.append(LocatedRecord(id[0].decode(), id[1], location))
             position += head.size
         self.sequence = max(self.sequence, header.sequence)
         self.records += len(found)
         return found
 
-    def read_contents(self, read: Read, length: int) -> list[Found] | None:
+    def read_contents(self, read: Read, length: int) -> list[LocatedRecord] | None:
         """The same for a sealed segment of *length* bytes, from its contents alone; None if it was not sealed."""
         tail = read(max(0, length - _WINDOW), min(_WINDOW, length))
         if len(tail) < FOOTER.size + BLOCK.size:
@@ -273,9 +274,9 @@ class Scanner:
             raise self._damaged(start)
         self.nonce, self.end, self.sequence, self.sealed = nonce, start + header.size, header.sequence, True
         self.records = header.synced
-        return [self._place(raw, position, start) for position in _positions(raw, header)]
+        return [self._located(raw, position, start) for position in _positions(raw, header)]
 
-    def _place(self, raw: bytes, position: int, start: int) -> Found:
+    def _located(self, raw: bytes, position: int, start: int) -> LocatedRecord:
         record = memoryview(raw)[position:]
         head = decode_record_head(record)
         id = head and verified_id(head, record)
@@ -283,14 +284,14 @@ class Scanner:
             raise self._damaged(start + position)
         value = bytes(record[head.value_start : head.value_start + head.value_size])
         is_tombstone = bool(head.flags & TOMBSTONE_FLAG)
-        if check_value(value) != head.value_check or (not is_tombstone and len(value) != _PLACE.size):
+        if check_value(value) != head.value_check or (not is_tombstone and len(value) != _LOCATION.size):
             raise self._damaged(start + position)
-        offset, size, kind = (0, head.value_start, RECORDS) if is_tombstone else _PLACE.unpack(value)
-        entry = Entry(head.sequence, head.epoch, self._file_id, offset, size, kind, is_tombstone)
-        return Found(id[0].decode(), id[1], entry)
+        offset, size, kind = (0, head.value_start, RECORDS) if is_tombstone else _LOCATION.unpack(value)
+        location = RecordLocation(head.sequence, head.epoch, self._file_id, offset, size, kind, is_tombstone)
+        return LocatedRecord(id[0].decode(), id[1], location)
 
     def _damaged(self, offset: int) -> Corruption:
-        return Corruption(f"{self.place}: offset {offset}: a checksum does not match: damaged after it was written")
+        return Corruption(f"{self.where}: offset {offset}: a checksum does not match: damaged after it was written")
 
 
 def _positions(raw: bytes, header: BlockHeader) -> Iterator[int]:
@@ -302,13 +303,13 @@ def _positions(raw: bytes, header: BlockHeader) -> Iterator[int]:
         position += head.size if head else RECORD.size
 
 
-def open_record(record: bytes, place: str) -> tuple[str, bytes, bytes]:
+def open_record(record: bytes, where: str) -> tuple[str, bytes, bytes]:
     """The group, the key and the value in a whole *record*, verified."""
     head = decode_record_head(record)
     id = head and verified_id(head, record)
     if head is None or id is None:
-        raise Corruption(f"{place}: a checksum does not match: damaged after it was written")
+        raise Corruption(f"{where}: a checksum does not match: damaged after it was written")
     value = record[head.value_start : head.value_start + head.value_size]
     if check_value(value) != head.value_check:
-        raise Corruption(f"{place}: a checksum does not match: damaged after it was written")
+        raise Corruption(f"{where}: a checksum does not match: damaged after it was written")
     return id[0].decode(), id[1], value

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 
 from safekeeper.backends.hdfs.client import Client, FileStatus, InputStream
 from safekeeper.backends.hdfs.errors import Missing
-from safekeeper.backends.hdfs.layout import HEADS, Found, Piece, Scanner, block_for, encode_footer, encode_pieces
+from safekeeper.backends.hdfs.layout import (
+    HEADS,
+    LocatedRecord,
+    Piece,
+    Scanner,
+    block_for,
+    encode_footer,
+    encode_pieces,
+)
 from safekeeper.backends.hdfs.placement import Turn
 from safekeeper.backends.shared.records import RECORDS, encode_segment_head
 from safekeeper.errors import Unavailable
@@ -45,7 +53,7 @@ class Segment:
         """The same file, of which nothing is known yet."""
         return Segment(self._client, self.path, self.file_id)
 
-    def load(self, status: FileStatus) -> list[Found]:
+    def load(self, status: FileStatus) -> list[LocatedRecord]:
         """What is new in it since the last time. Where this raises, nothing has changed: the next time finds it all."""
         # A stream that was opened earlier sees no more of an open file than then.
         stream = self._open_again() if status.is_open else self._opened(status.length)
@@ -56,7 +64,7 @@ class Segment:
             found = list(scanner.scan(stream.read, stream.length))
         self._scanner = scanner
         self.size, self.records, self.complete = stream.length, scanner.records, not status.is_open
-        lowest = min((each.entry.sequence for each in found), default=self.lowest)
+        lowest = min((each.location.sequence for each in found), default=self.lowest)
         self.lowest = min(self.lowest, lowest) or lowest
         return found
 
@@ -72,7 +80,7 @@ class Segment:
             raise
         return self._stream
 
-    def contents(self) -> list[Found]:
+    def contents(self) -> list[LocatedRecord]:
         """All that is newest in a complete segment, read anew."""
         stream = self._opened(self.size)
         scanner = Scanner(self.path, self.file_id)
@@ -113,13 +121,13 @@ class OpenSegment:
         self.segment = Segment(store.client, path, self._out.file_id)
         self._head = encode_segment_head(number, self._nonce)  # goes with the first block
         self.end = len(self._head)
-        self._newest: dict[tuple[str, bytes], Found] = {}
+        self._newest: dict[tuple[str, bytes], LocatedRecord] = {}
         self._replicas = self._most_replicas = 0
         self._synced = 0
         self.latest = 0
         """The sequence of what was appended last, whether or not that succeeded."""
 
-    def append(self, records: list[Piece], heads: list[Piece], sequence: int) -> tuple[list[Found], float]:
+    def append(self, records: list[Piece], heads: list[Piece], sequence: int) -> tuple[list[LocatedRecord], float]:
         """Append what was written at one moment; what the index is to learn, and how many seconds the sync took."""
         parts, found = [self._head], []
         end, self.latest = self.end, sequence

@@ -18,7 +18,7 @@ from safekeeper.backends.hdfs.chunks import read_chunks
 from safekeeper.backends.hdfs.client import Client, FileStatus
 from safekeeper.backends.hdfs.errors import Missing
 from safekeeper.backends.hdfs.index import Index
-from safekeeper.backends.hdfs.layout import Entry, Head, open_record
+from safekeeper.backends.hdfs.layout import Head, RecordLocation, open_record
 from safekeeper.backends.hdfs.options import HdfsOptions, Place, settings_of
 from safekeeper.backends.hdfs.segments import Segment
 from safekeeper.backends.shared.server_clock import now
@@ -133,7 +133,7 @@ class Store:
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         """The values of *ids*, as of now or later."""
         self.refresh()
-        found: dict[CheckpointId, Entry] = {}
+        found: dict[CheckpointId, RecordLocation] = {}
         for _ in range(_TRIES):
             before, found = found, self._find(ids)
             try:
@@ -145,51 +145,53 @@ class Store:
                 self.refresh()  # perhaps it was moved or replaced
         raise Unavailable(f"{self.place}: values move faster than they can be read: try again")
 
-    def _find(self, ids: Sequence[CheckpointId]) -> dict[CheckpointId, Entry]:
+    def _find(self, ids: Sequence[CheckpointId]) -> dict[CheckpointId, RecordLocation]:
         with self.lock:
-            entries = ((id, self.index.find(id.group, id.key)) for id in ids)
-            return {id: entry for id, entry in entries if entry is not None}
+            locations = ((id, self.index.find(id.group, id.key)) for id in ids)
+            return {id: location for id, location in locations if location is not None}
 
-    def _fetch(self, found: dict[CheckpointId, Entry]) -> dict[CheckpointId, bytes]:
+    def _fetch(self, found: dict[CheckpointId, RecordLocation]) -> dict[CheckpointId, bytes]:
         records = self.records(found.values())
         values: dict[CheckpointId, bytes] = {}
-        for id, entry in found.items():
-            group, key, values[id] = open_record(records[entry], self._where(entry))
+        for id, location in found.items():
+            group, key, values[id] = open_record(records[location], self._where(location))
             if (group, key) != (id.group, id.key):
-                raise Corruption(f"{self._where(entry)}: holds {group}/{key!r} where the index says {id}")
-        large = [(id, Head.decode(values[id], self._where(entry))) for id, entry in found.items() if entry.is_head]
+                raise Corruption(f"{self._where(location)}: holds {group}/{key!r} where the index says {id}")
+        large = [
+            (id, Head.decode(values[id], self._where(location))) for id, location in found.items() if location.is_head
+        ]
         if large:
             folder = self.path("chunks")
             values.update(zip((id for id, _ in large), read_chunks(self, folder, [h for _, h in large]), strict=True))
         return values
 
-    def records(self, entries: Iterable[Entry]) -> dict[Entry, bytes]:
-        """The whole records of *entries*, read in few pieces, several at once."""
-        runs: list[list[Entry]] = []
-        for entry in sorted(entries, key=lambda entry: (entry.file_id, entry.offset)):
-            if runs and _fits(runs[-1], entry):
-                runs[-1].append(entry)
+    def records(self, locations: Iterable[RecordLocation]) -> dict[RecordLocation, bytes]:
+        """The whole records at *locations*, read in few pieces, several at once."""
+        runs: list[list[RecordLocation]] = []
+        for location in sorted(locations, key=lambda location: (location.file_id, location.offset)):
+            if runs and _fits(runs[-1], location):
+                runs[-1].append(location)
             else:
-                runs.append([entry])
+                runs.append([location])
         with self.lock:
             segments = dict(self.segments)
-        records: dict[Entry, bytes] = {}
+        records: dict[RecordLocation, bytes] = {}
         for run, data in zip(runs, self.in_parallel(lambda run: _read_run(segments, run), runs), strict=True):
-            for entry in run:
-                start = entry.offset - run[0].offset
-                records[entry] = data[start : start + entry.size]
+            for location in run:
+                start = location.offset - run[0].offset
+                records[location] = data[start : start + location.size]
         return records
 
-    def heads(self, entries: Iterable[Entry]) -> list[Head]:
+    def heads(self, locations: Iterable[RecordLocation]) -> list[Head]:
         """The heads of large values, from their records."""
         return [
-            Head.decode(open_record(record, self._where(entry))[2], self._where(entry))
-            for entry, record in self.records(entries).items()
+            Head.decode(open_record(record, self._where(location))[2], self._where(location))
+            for location, record in self.records(locations).items()
         ]
 
-    def _where(self, entry: Entry) -> str:
-        segment = self.segments.get(entry.file_id)
-        return f"{segment.path if segment else entry.file_id}: offset {entry.offset}"
+    def _where(self, location: RecordLocation) -> str:
+        segment = self.segments.get(location.file_id)
+        return f"{segment.path if segment else location.file_id}: offset {location.offset}"
 
     def in_parallel(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """*work* on all *items*, several at once; when this returns or raises, all of it has ended.
@@ -211,14 +213,14 @@ class Store:
         self.client.close()
 
 
-def _fits(run: list[Entry], entry: Entry) -> bool:
+def _fits(run: list[RecordLocation], location: RecordLocation) -> bool:
     last = run[-1]
-    near = entry.file_id == last.file_id and entry.offset <= last.offset + last.size + _RUN_GAP
-    return near and entry.offset + entry.size - run[0].offset <= _RUN_BYTES
+    near = location.file_id == last.file_id and location.offset <= last.offset + last.size + _RUN_GAP
+    return near and location.offset + location.size - run[0].offset <= _RUN_BYTES
 
 
-def _read_run(segments: dict[int, Segment], run: list[Entry]) -> bytes:
-    end = max(entry.offset + entry.size for entry in run)
+def _read_run(segments: dict[int, Segment], run: list[RecordLocation]) -> bytes:
+    end = max(location.offset + location.size for location in run)
     segment = segments.get(run[0].file_id)
     if segment is None:
         raise Missing(f"file {run[0].file_id}: was just removed: somebody has compacted it")

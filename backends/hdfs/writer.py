@@ -31,7 +31,7 @@ from typing import Final
 from safekeeper.backend import Batch
 from safekeeper.backends.hdfs.chunks import ChunkFiles, R, T, remove_chunks, write_chunks
 from safekeeper.backends.hdfs.client import Client
-from safekeeper.backends.hdfs.layout import Entry, Head, Piece
+from safekeeper.backends.hdfs.layout import Head, Piece, RecordLocation
 from safekeeper.backends.hdfs.placement import Placement
 from safekeeper.backends.hdfs.segments import OpenSegment
 from safekeeper.backends.hdfs.store import Store
@@ -187,7 +187,7 @@ class Writer:
         if to.thinned_out:
             with suppress(Unavailable):  # the write has happened; the next one tries it again
                 self._next_segment()
-        if large := [entry for entry in replaced if entry.is_head]:
+        if large := [location for location in replaced if location.is_head]:
             self.submit(lambda: self._remove_replaced(large))
         return sequence, seconds
 
@@ -288,10 +288,10 @@ class Writer:
         raw = head._replace(check=check.result()).encode()
         return Piece(group, key, raw, check_value(raw))
 
-    def _remove_replaced(self, entries: list[Entry]) -> None:
+    def _remove_replaced(self, locations: list[RecordLocation]) -> None:
         """Remove the chunks of values that are no longer; what this misses is found by a compaction."""
         with suppress(SafekeeperError):
-            for head in self._store.heads(entries):
+            for head in self._store.heads(locations):
                 remove_chunks(self._store.client, self._store.path("chunks"), head)
 
     # --- others -------------------------------------------------------------------------------------------------------

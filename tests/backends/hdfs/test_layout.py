@@ -8,10 +8,10 @@ from safekeeper.backends.hdfs.errors import Exists, Missing, explain
 from safekeeper.backends.hdfs.index import Index
 from safekeeper.backends.hdfs.layout import (
     HEADS,
-    Entry,
-    Found,
     Head,
+    LocatedRecord,
     Piece,
+    RecordLocation,
     Scanner,
     block_for,
     encode_footer,
@@ -62,8 +62,8 @@ def test_blocks_are_read_as_they_were_written():
     assert list(scanner.scan(reader(data), len(data))) == found
     assert (scanner.sequence, scanner.records, scanner.sealed) == (4, len(found), True)
     for each in found:
-        if not each.entry.is_tombstone:
-            record = data[each.entry.offset : each.entry.offset + each.entry.size]
+        if not each.location.is_tombstone:
+            record = data[each.location.offset : each.location.offset + each.location.size]
             group, key, _ = open_record(record, "place")
             assert (group, key) == (each.group, each.key)
 
@@ -79,10 +79,10 @@ def test_the_contents_say_what_is_newest():
     data, _, found = segment()
     scanner = Scanner("place", FILE)
     contents = scanner.read_contents(reader(data), len(data))
-    newest = {each.key: each.entry for each in found}
-    assert {each.key: each.entry[:3] for each in contents} == {key: entry[:3] for key, entry in newest.items()}
-    assert {each.key for each in contents if each.entry.is_tombstone} == {b"b"}
-    assert all(each.entry == newest[each.key] for each in contents if not each.entry.is_tombstone)
+    newest = {each.key: each.location for each in found}
+    assert {each.key: each.location[:3] for each in contents} == {key: location[:3] for key, location in newest.items()}
+    assert {each.key for each in contents if each.location.is_tombstone} == {b"b"}
+    assert all(each.location == newest[each.key] for each in contents if not each.location.is_tombstone)
     assert scanner.records == len(found)
 
 
@@ -112,20 +112,20 @@ def scanned(data):
         return "damage" if str(error).startswith("place: ") else str(error)
 
 
-def entry(sequence, writer=1, file=1, offset=0, is_tombstone=False):
-    return Entry(sequence, writer, file, offset, 8, RECORDS, is_tombstone)
+def location(sequence, writer=1, file=1, offset=0, is_tombstone=False):
+    return RecordLocation(sequence, writer, file, offset, 8, RECORDS, is_tombstone)
 
 
 @pytest.mark.parametrize(
     ("older", "newer"),
     (
-        (entry(1), entry(2)),
-        (entry(1, writer=9), entry(2, writer=1)),
-        (entry(2, writer=1), entry(2, writer=9)),
-        (entry(2, file=1, offset=50), entry(2, file=2)),
-        (entry(2, offset=8), entry(2, offset=16)),
-        (entry(1), entry(2, is_tombstone=True)),
-        (entry(1, is_tombstone=True), entry(2)),
+        (location(1), location(2)),
+        (location(1, writer=9), location(2, writer=1)),
+        (location(2, writer=1), location(2, writer=9)),
+        (location(2, file=1, offset=50), location(2, file=2)),
+        (location(2, offset=8), location(2, offset=16)),
+        (location(1), location(2, is_tombstone=True)),
+        (location(1, is_tombstone=True), location(2)),
     ),
     ids=("sequence", "sequence before writer", "writer", "copy", "same block", "deleted", "put again"),
 )
@@ -133,7 +133,7 @@ def test_the_newest_wins_in_whatever_order_they_are_met(older, newer):
     for order in ((older, newer), (newer, older), (newer, older, newer)):
         index = Index()
         for each in order:
-            index.add([Found("g", b"k", each)])
+            index.add([LocatedRecord("g", b"k", each)])
         assert index.find("g", b"k") == (None if newer.is_tombstone else newer)
         assert index.keys("g") == ([] if newer.is_tombstone else [b"k"])
         assert index.groups() == ([] if newer.is_tombstone else ["g"])
@@ -143,12 +143,16 @@ def test_the_newest_wins_in_whatever_order_they_are_met(older, newer):
 def test_files_that_are_gone_are_forgotten_with_what_was_only_in_them():
     index = Index()
     index.add(
-        [Found("g", b"a", entry(1, file=1)), Found("g", b"b", entry(1, file=2)), Found("h", b"c", entry(1, file=1))]
+        [
+            LocatedRecord("g", b"a", location(1, file=1)),
+            LocatedRecord("g", b"b", location(1, file=2)),
+            LocatedRecord("h", b"c", location(1, file=1)),
+        ]
     )
-    index.add([Found("g", b"d", entry(2, file=1, is_tombstone=True))])
+    index.add([LocatedRecord("g", b"d", location(2, file=1, is_tombstone=True))])
     index.forget_files({1})
     assert (index.groups(), index.keys("g"), index.count()) == (["g"], [b"b"], 1)
-    assert index.in_files({1, 2}) == [Found("g", b"b", entry(1, file=2))]
+    assert index.in_files({1, 2}) == [LocatedRecord("g", b"b", location(1, file=2))]
 
 
 def test_a_file_ends_before_its_block_does():
