@@ -1,6 +1,6 @@
-"""Large values: parts in files of their own, written and read several at once. What names them is a head in a segment.
+"""Large values: chunks in files of their own, written and read several at once. What names them is a head in a segment.
 
-The parts are there, on disks, before the head is; until the head is acknowledged nobody looks for them.
+The chunks are there, on disks, before the head is; until the head is acknowledged nobody looks for them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from safekeeper.backends.hdfs.client import Client
-from safekeeper.backends.hdfs.layout import Head, block_for
+from safekeeper.backends.hdfs.layout import HdfsLargeValue, block_for
 from safekeeper.backends.hdfs.placement import Placement, Turn
 from safekeeper.backends.shared.records import check_value
 from safekeeper.errors import Corruption, Unavailable
@@ -40,18 +40,20 @@ class ChunkFiles:
     to_disk: bool
 
 
-def write_chunks(by: Parallel, placement: Placement, how: ChunkFiles, head: Head, value: bytes, group: str) -> None:
+def write_chunks(
+    by: Parallel, placement: Placement, how: ChunkFiles, head: HdfsLargeValue, value: bytes, group: str
+) -> None:
     """Write the chunks of *value* that *head* names. What was written is removed again if one of them fails."""
-    parts = [(name, n * head.chunk) for n, name in enumerate(head.names())]
+    chunks = [(name, n * head.chunk) for n, name in enumerate(head.names())]
     try:
-        with placement.chunks(len(parts), how.replication, group) as turns:
+        with placement.chunks(len(chunks), how.replication, group) as turns:
 
-            def write(part: tuple[str, int]) -> None:
-                name, start = part
+            def write(chunk: tuple[str, int]) -> None:
+                name, start = chunk
                 with turns.take() as turn:
                     _write_chunk(by.client, turn, how, name, value, start, start + head.chunk)
 
-            by.in_parallel(write, parts)
+            by.in_parallel(write, chunks)
     except BaseException:
         remove_chunks(by.client, how.folder, head)
         raise
@@ -78,13 +80,13 @@ def _write_chunk(client: Client, turn: Turn, how: ChunkFiles, name: str, value: 
         raise
 
 
-def read_chunks(by: Parallel, folder: str, heads: Sequence[Head]) -> list[bytes]:
+def read_chunks(by: Parallel, folder: str, heads: Sequence[HdfsLargeValue]) -> list[bytes]:
     """The values that *heads* stand for."""
     names = [(f"{folder}/{name}", head) for head in heads for name in head.names()]
-    parts = iter(by.in_parallel(lambda pair: _read_chunk(by.client, pair[0]), names))
+    chunks = iter(by.in_parallel(lambda pair: _read_chunk(by.client, pair[0]), names))
     values = []
     for head in heads:
-        value = b"".join(next(parts) for _ in head.names())
+        value = b"".join(next(chunks) for _ in head.names())
         if len(value) != head.size or check_value(value) != head.check:
             raise Corruption(f"{folder}/{head.names()[0]}: the chunks are not those that were written")
         values.append(value)
@@ -99,7 +101,7 @@ def _read_chunk(client: Client, path: str) -> bytes:
         stream.close()
 
 
-def remove_chunks(client: Client, folder: str, head: Head) -> None:
+def remove_chunks(client: Client, folder: str, head: HdfsLargeValue) -> None:
     """Remove the chunks of *head*, as far as that can be done now: what is left is found by a compaction."""
     with suppress(Unavailable):
         for name in head.names():

@@ -1,7 +1,7 @@
 """What `hdfs:` stores, in files and in bytes. Version 1.
 
     ROOT/segments/WRITER-NUMBER      blocks of records, as in `log:`; the last one of each writer is open
-    ROOT/chunks/WRITER-NUMBER-PART   one part of a large value, one HDFS block
+    ROOT/chunks/WRITER-NUMBER-PART   one chunk of a large value, one HDFS block
     ROOT/compaction/TIME-WRITER      the segment that a compaction is writing; while it is open it is a lock
     ROOT/clock/...                   folders that are made to see what time the NameNode gives them, and removed
 
@@ -56,7 +56,7 @@ HEADS, MOVED_HEADS, CONTENTS = 16, 17, 18
 FOOTER: Final = struct.Struct("<8sQQQ")
 FOOTER_MARK: Final = b"SKHDFSEN"
 _LOCATION: Final = struct.Struct("<QII")
-_HEAD: Final = struct.Struct("<QQIIQ")
+_LARGE_VALUE: Final = struct.Struct("<QQIIQ")
 _WINDOW: Final = 4 << 20
 
 Read = Callable[[int, int], bytes]
@@ -94,8 +94,8 @@ class LocatedRecord(NamedTuple):
     location: RecordLocation
 
 
-class Head(NamedTuple):
-    """What is stored in a segment of a value that is stored in chunks."""
+class HdfsLargeValue(NamedTuple):
+    """The head of a large value: what a segment has of a value that is stored in chunks."""
 
     size: int
     check: int
@@ -105,14 +105,14 @@ class Head(NamedTuple):
 
     def encode(self) -> bytes:
         """The bytes of the record's value."""
-        return _HEAD.pack(*self)
+        return _LARGE_VALUE.pack(*self)
 
     @classmethod
-    def decode(cls, raw: bytes, where: str) -> Head:
+    def decode(cls, raw: bytes, where: str) -> HdfsLargeValue:
         """The head in a record's value."""
-        if len(raw) != _HEAD.size:
-            raise Corruption(f"{where}: the head of a large value has {len(raw)} bytes instead of {_HEAD.size}")
-        return cls(*_HEAD.unpack(raw))
+        if len(raw) != _LARGE_VALUE.size:
+            raise Corruption(f"{where}: the head of a large value has {len(raw)} bytes instead of {_LARGE_VALUE.size}")
+        return cls(*_LARGE_VALUE.unpack(raw))
 
     def names(self) -> list[str]:
         """The names of the chunk files, in order."""

@@ -18,7 +18,7 @@ from safekeeper.backends.hdfs.chunks import read_chunks
 from safekeeper.backends.hdfs.client import Client, FileStatus
 from safekeeper.backends.hdfs.errors import Missing
 from safekeeper.backends.hdfs.index import Index
-from safekeeper.backends.hdfs.layout import Head, RecordLocation, open_record
+from safekeeper.backends.hdfs.layout import HdfsLargeValue, RecordLocation, open_record
 from safekeeper.backends.hdfs.options import HdfsOptions, Place, settings_of
 from safekeeper.backends.hdfs.segments import Segment
 from safekeeper.backends.shared.server_clock import now
@@ -158,7 +158,9 @@ class Store:
             if (group, key) != (id.group, id.key):
                 raise Corruption(f"{self._where(location)}: holds {group}/{key!r} where the index says {id}")
         large = [
-            (id, Head.decode(values[id], self._where(location))) for id, location in found.items() if location.is_head
+            (id, HdfsLargeValue.decode(values[id], self._where(location)))
+            for id, location in found.items()
+            if location.is_head
         ]
         if large:
             folder = self.path("chunks")
@@ -182,10 +184,10 @@ class Store:
                 records[location] = data[start : start + location.size]
         return records
 
-    def heads(self, locations: Iterable[RecordLocation]) -> list[Head]:
+    def heads(self, locations: Iterable[RecordLocation]) -> list[HdfsLargeValue]:
         """The heads of large values, from their records."""
         return [
-            Head.decode(open_record(record, self._where(location))[2], self._where(location))
+            HdfsLargeValue.decode(open_record(record, self._where(location))[2], self._where(location))
             for location, record in self.records(locations).items()
         ]
 

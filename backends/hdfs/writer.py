@@ -31,7 +31,7 @@ from typing import Final
 from safekeeper.backend import Batch
 from safekeeper.backends.hdfs.chunks import ChunkFiles, R, T, remove_chunks, write_chunks
 from safekeeper.backends.hdfs.client import Client
-from safekeeper.backends.hdfs.layout import Head, Piece, RecordLocation
+from safekeeper.backends.hdfs.layout import HdfsLargeValue, Piece, RecordLocation
 from safekeeper.backends.hdfs.placement import Placement
 from safekeeper.backends.hdfs.segments import OpenSegment
 from safekeeper.backends.hdfs.store import Store
@@ -278,7 +278,7 @@ class Writer:
         options, started = self._store.options, time.monotonic()
         with self._numbering:
             self._large = number = self._large + 1
-        head = Head(len(value), 0, options.chunk, self.id, number)
+        head = HdfsLargeValue(len(value), 0, options.chunk, self.id, number)
         folder = self._store.path("chunks")
         check = self._chunk_writers.start(check_value, value)
         how = ChunkFiles(folder, self._store.replication, self._needed, options.sync == "hsync")

@@ -8,7 +8,7 @@ from safekeeper.backends.hdfs.errors import Exists, Missing, explain
 from safekeeper.backends.hdfs.index import Index
 from safekeeper.backends.hdfs.layout import (
     HEADS,
-    Head,
+    HdfsLargeValue,
     LocatedRecord,
     Piece,
     RecordLocation,
@@ -31,7 +31,7 @@ def piece(key, value):
 BLOCKS = (
     (1, RECORDS, [piece(b"a", b"first"), piece(b"b", b"")]),
     (2, RECORDS, [piece(b"a", b"second" * 20)]),
-    (3, HEADS, [piece(b"c", Head(10, 1, 5, WRITER, 1).encode())]),
+    (3, HEADS, [piece(b"c", HdfsLargeValue(10, 1, 5, WRITER, 1).encode())]),
     (4, RECORDS, [piece(b"b", None)]),
 )
 
