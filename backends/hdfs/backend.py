@@ -19,12 +19,12 @@ from safekeeper.backend import (
     Stats,
     Survives,
 )
-from safekeeper.backends.hdfs.compaction import Compactor
+from safekeeper.backends.hdfs.compaction import HdfsCompactor
 from safekeeper.backends.hdfs.options import HdfsOptions, Place, parse
 from safekeeper.backends.hdfs.peace.connect import open_placement
 from safekeeper.backends.hdfs.peace.in_process import with_coordinator
-from safekeeper.backends.hdfs.store import Store
-from safekeeper.backends.hdfs.writer import Writer
+from safekeeper.backends.hdfs.store import HdfsStore
+from safekeeper.backends.hdfs.writer import HdfsWriter
 from safekeeper.errors import Closed
 from safekeeper.url import Url
 
@@ -49,25 +49,25 @@ class Shared:
 
     def __init__(self, place: Place, options: HdfsOptions) -> None:
         self.placement = open_placement(place, options)
-        self.store = Store(place, options)
+        self.store = HdfsStore(place, options)
         self.survives = survives_on(self.store.replication, options.sync, self.store.highly_available)
         self.handles = 0
         """How many share it; below 0 while it is being closed."""
         self.closed = Event()
-        self._claiming = Lock()
-        self._writing: tuple[Writer, Compactor] | None = None
+        self._starting = Lock()
+        self._writing: tuple[HdfsWriter, HdfsCompactor] | None = None
 
-    def writing(self) -> tuple[Writer, Compactor]:
+    def writing(self) -> tuple[HdfsWriter, HdfsCompactor]:
         """The writer, and whoever cleans up behind it."""
-        with self._claiming:
+        with self._starting:
             if self._writing is None:
                 if self.handles < 0:
                     raise Closed("this store was closed: open a new one")
                 relies_on_another = Survives.HOST in self.survives or (
                     Survives.OS in self.survives and self.store.options.sync == "hflush"
                 )
-                writer = Writer(self.store, self.placement, 2 if relies_on_another else 1, self._sealed)
-                self._writing = writer, Compactor(self.store, writer)
+                writer = HdfsWriter(self.store, self.placement, 2 if relies_on_another else 1, self._sealed)
+                self._writing = writer, HdfsCompactor(self.store, writer)
                 writer.submit(self._writing[1].keep_up)  # processes that write little leave many small segments
             return self._writing
 
@@ -78,7 +78,7 @@ class Shared:
 
     def close(self) -> None:
         """Complete what is open and let go of everything."""
-        with self._claiming:
+        with self._starting:
             writing = self._writing
         try:
             if writing is not None:

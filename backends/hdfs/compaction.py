@@ -30,9 +30,9 @@ from typing import Final
 from safekeeper.backend import Compaction
 from safekeeper.backends.hdfs.client import OutputStream
 from safekeeper.backends.hdfs.layout import LocatedRecord, RecordLocation, block_for, encode_copies, encode_footer
-from safekeeper.backends.hdfs.segments import Segment
-from safekeeper.backends.hdfs.store import Store
-from safekeeper.backends.hdfs.writer import Writer
+from safekeeper.backends.hdfs.segments import HdfsSegment
+from safekeeper.backends.hdfs.store import HdfsStore
+from safekeeper.backends.hdfs.writer import HdfsWriter
 from safekeeper.backends.shared.records import BLOCK, check_value, encode_record_head, encode_segment_head, padding
 from safekeeper.errors import SafekeeperError
 
@@ -42,10 +42,10 @@ _BLOCK_BYTES: Final = 4 << 20
 _SWEEP_SECONDS: Final = 3600.0
 
 
-class Compactor:
+class HdfsCompactor:
     """Compacts one store, by and by."""
 
-    def __init__(self, store: Store, writer: Writer) -> None:
+    def __init__(self, store: HdfsStore, writer: HdfsWriter) -> None:
         self._store = store
         self._writer = writer
         self._sweep_at = time.monotonic() + _SWEEP_SECONDS
@@ -118,12 +118,12 @@ class Compactor:
                 client.delete(f"{folder}/{status.name}")
         return not busy
 
-    def _foreign_open(self) -> list[Segment]:
+    def _foreign_open(self) -> list[HdfsSegment]:
         with self._store.lock:
             segments = self._store.segments.values()
             return [segment for segment in segments if not segment.complete and segment not in self._store.own]
 
-    def _choose(self, everything: bool) -> list[Segment]:
+    def _choose(self, everything: bool) -> list[HdfsSegment]:
         """The segments to compact together: as much as one new segment takes."""
         options = self._store.options
         with self._store.lock:
@@ -132,7 +132,7 @@ class Compactor:
         small = {segment.file_id for segment in complete if segment.size < options.segment * _SMALL_SHARE}
         gather = small if len(small) >= (2 if everything else _MANY_SMALL) else set()
         worth = 0.0 if everything else options.compact_dead
-        chosen: list[Segment] = []
+        chosen: list[HdfsSegment] = []
         room: int = options.segment
         for segment in sorted(complete, key=lambda segment: live.get(segment.file_id, (0, 0))[1]):
             count, size = live.get(segment.file_id, (0, 0))
@@ -146,7 +146,7 @@ class Compactor:
 
     # --- copying ------------------------------------------------------------------------------------------------------
 
-    def _copy(self, victims: list[Segment], out: OutputStream, path: str) -> None:
+    def _copy(self, victims: list[HdfsSegment], out: OutputStream, path: str) -> None:
         """Put what counts of *victims* into a new segment; there is none if nothing does."""
         with self._store.lock:
             found = self._store.index.in_files({segment.file_id for segment in victims})
@@ -154,7 +154,7 @@ class Compactor:
         tombstones = self._needed_tombstones([each for each in found if each.location.is_tombstone], victims)
         if not kept and not tombstones:
             return
-        copy = _Copy(out, self._writer.id)
+        copy = _CompactedSegment(out, self._writer.id)
         for batch in _batches(kept):
             records = self._store.records(each.location for each in batch)
             copy.append(batch, [records[each.location] for each in batch])
@@ -164,7 +164,7 @@ class Compactor:
         name = path.rpartition("/")[2]
         self._store.client.rename(path, self._store.path("segments", name))
 
-    def _needed_tombstones(self, tombstones: list[LocatedRecord], victims: list[Segment]) -> list[LocatedRecord]:
+    def _needed_tombstones(self, tombstones: list[LocatedRecord], victims: list[HdfsSegment]) -> list[LocatedRecord]:
         """Those of *tombstones* without which something older could come back."""
         if not tombstones:
             return []
@@ -178,7 +178,7 @@ class Compactor:
                 older.update((each.group, each.key) for each in segment.contents())
         return [each for each in tombstones if each.location.sequence >= open_since or (each.group, each.key) in older]
 
-    def _remove(self, victims: list[Segment]) -> None:
+    def _remove(self, victims: list[HdfsSegment]) -> None:
         self._store.refresh()  # first learn where everything is now
         for segment in victims:
             self._store.client.delete(segment.path)
@@ -203,7 +203,7 @@ class Compactor:
                 client.delete(store.path("chunks", name))
 
 
-class _Copy:
+class _CompactedSegment:
     """A segment that gets records from others."""
 
     def __init__(self, out: OutputStream, writer: int) -> None:

@@ -10,7 +10,7 @@ _Locations = dict[str, dict[bytes, RecordLocation]]
 """By group and key."""
 
 
-class Index:
+class HdfsIndex:
     """Where the newest record of each id is. It does not lock: its owner does, for each call."""
 
     def __init__(self) -> None:

@@ -27,10 +27,10 @@ from safekeeper.backends.shared.records import RECORDS, encode_segment_head
 from safekeeper.errors import Unavailable
 
 if TYPE_CHECKING:
-    from safekeeper.backends.hdfs.store import Store
+    from safekeeper.backends.hdfs.store import HdfsStore
 
 
-class Segment:
+class HdfsSegment:
     """A segment file and how far it is known."""
 
     def __init__(self, client: Client, path: str, file_id: int) -> None:
@@ -49,9 +49,9 @@ class Segment:
         self._stream: InputStream | None = None
         self._scanner = Scanner(path, file_id)
 
-    def unread(self) -> Segment:
+    def unread(self) -> HdfsSegment:
         """The same file, of which nothing is known yet."""
-        return Segment(self._client, self.path, self.file_id)
+        return HdfsSegment(self._client, self.path, self.file_id)
 
     def load(self, status: FileStatus) -> list[LocatedRecord]:
         """What is new in it since the last time. Where this raises, nothing has changed: the next time finds it all."""
@@ -103,7 +103,7 @@ class Segment:
 class OpenSegment:
     """The segment that is being written. Used by one thread at a time."""
 
-    def __init__(self, store: Store, writer: int, number: int, turn: Turn, needed: int, size: int) -> None:
+    def __init__(self, store: HdfsStore, writer: int, number: int, turn: Turn, needed: int, size: int) -> None:
         """*size* is that of the first batch: a batch is never spread over blocks, or some of it would not be synced."""
         self._turn = turn
         self._needed = needed
@@ -118,7 +118,7 @@ class OpenSegment:
             favoured=turn.favoured,
             to_disk=self._to_disk,
         )
-        self.segment = Segment(store.client, path, self._out.file_id)
+        self.segment = HdfsSegment(store.client, path, self._out.file_id)
         self._head = encode_segment_head(number, self._nonce)  # goes with the first block
         self.end = len(self._head)
         self._newest: dict[tuple[str, bytes], LocatedRecord] = {}

@@ -17,10 +17,10 @@ from safekeeper.backend import CheckpointId
 from safekeeper.backends.hdfs.chunks import read_chunks
 from safekeeper.backends.hdfs.client import Client, FileStatus
 from safekeeper.backends.hdfs.errors import Missing
-from safekeeper.backends.hdfs.index import Index
+from safekeeper.backends.hdfs.index import HdfsIndex
 from safekeeper.backends.hdfs.layout import HdfsLargeValue, RecordLocation, open_record
 from safekeeper.backends.hdfs.options import HdfsOptions, Place, settings_of
-from safekeeper.backends.hdfs.segments import Segment
+from safekeeper.backends.hdfs.segments import HdfsSegment
 from safekeeper.backends.shared.server_clock import now
 from safekeeper.errors import Closed, Corruption, Unavailable
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Store:
+class HdfsStore:
     """One root, for all handles of this process that have the same options."""
 
     def __init__(self, place: Place, options: HdfsOptions) -> None:
@@ -45,12 +45,12 @@ class Store:
         except BaseException:
             self.client.close()
             raise
-        self.index = Index()
+        self.index = HdfsIndex()
         self.lock = Lock()
         """Guards the index and the segments."""
-        self.segments: dict[int, Segment] = {}
+        self.segments: dict[int, HdfsSegment] = {}
         """What is known, by the file's id."""
-        self.own: set[Segment] = set()
+        self.own: set[HdfsSegment] = set()
         """Those that this process is writing: its writer tells the index."""
         self.looked_at = 0
         """When it last began to look who else is writing."""
@@ -72,9 +72,9 @@ class Store:
         with self._refreshing:
             if self._done > asked:  # somebody else's, which began after we asked
                 return
-            self._begun = turn = self._begun + 1
+            self._begun = number = self._begun + 1
             self._catch_up()
-            self._done = turn
+            self._done = number
 
     def _catch_up(self) -> None:
         for _ in range(_TRIES):
@@ -114,18 +114,18 @@ class Store:
                     del self.segments[file_id]
                 self.index.forget_files(gone)
 
-    def _load(self, behind: tuple[Segment, FileStatus]) -> None:
+    def _load(self, behind: tuple[HdfsSegment, FileStatus]) -> None:
         """Take in what is new in one segment, whatever becomes of the others: it is not found a second time."""
         segment, status = behind
         found = segment.load(status)
         with self.lock:
             self.index.add(found)
 
-    def _segment(self, status: FileStatus) -> Segment:
+    def _segment(self, status: FileStatus) -> HdfsSegment:
         segment = self.segments.get(status.file_id)
         if segment is None:
             path = self.path("segments", status.name)
-            segment = self.segments[status.file_id] = Segment(self.client, path, status.file_id)
+            segment = self.segments[status.file_id] = HdfsSegment(self.client, path, status.file_id)
         return segment
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def _fits(run: list[RecordLocation], location: RecordLocation) -> bool:
     return near and location.offset + location.size - run[0].offset <= _RUN_BYTES
 
 
-def _read_run(segments: dict[int, Segment], run: list[RecordLocation]) -> bytes:
+def _read_run(segments: dict[int, HdfsSegment], run: list[RecordLocation]) -> bytes:
     end = max(location.offset + location.size for location in run)
     segment = segments.get(run[0].file_id)
     if segment is None:

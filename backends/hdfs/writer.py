@@ -34,7 +34,7 @@ from safekeeper.backends.hdfs.client import Client
 from safekeeper.backends.hdfs.layout import HdfsLargeValue, Piece, RecordLocation
 from safekeeper.backends.hdfs.placement import Placement
 from safekeeper.backends.hdfs.segments import OpenSegment
-from safekeeper.backends.hdfs.store import Store
+from safekeeper.backends.hdfs.store import HdfsStore
 from safekeeper.backends.shared.records import check_value
 from safekeeper.backends.shared.server_clock import Clock, Reading, now
 from safekeeper.errors import Closed, SafekeeperError, Unavailable
@@ -46,7 +46,7 @@ _SELDOM: Final = 5_000_000  # microseconds after which one that is not alone loo
 _MOST_UNCERTAIN: Final = 100_000  # microseconds
 
 
-class _Ticket:
+class _QueuedBatch:
     """One caller's batch on its way."""
 
     __slots__ = ("done", "error", "heads", "nbytes", "records", "seconds", "sequence")
@@ -60,10 +60,10 @@ class _Ticket:
         self.sequence = 0
 
 
-class Writer:
+class HdfsWriter:
     """The writer of one store in this process, from its first write on."""
 
-    def __init__(self, store: Store, placement: Placement, needed: int, sealed: Callable[[], object]) -> None:
+    def __init__(self, store: HdfsStore, placement: Placement, needed: int, sealed: Callable[[], object]) -> None:
         """*needed* is how many DataNodes must have a write for what is declared of it; *sealed* is told of segments."""
         self._store = store
         self._placement = placement
@@ -75,7 +75,7 @@ class Writer:
         self._clock_known = False
         self._number = 0
         self._changed = Condition()
-        self._queue: list[_Ticket] = []
+        self._queue: list[_QueuedBatch] = []
         self._led = self._closed = self._looking = False
         self._open: OpenSegment | None = None
         self._numbering = Lock()
@@ -93,17 +93,17 @@ class Writer:
                 heads.append(self._write_large(id.group, id.key, value))
             else:
                 records.append(Piece(id.group, id.key, value, check_value(value)))
-        ticket = _Ticket(records, heads)
+        queued = _QueuedBatch(records, heads)
         led = False
-        while not ticket.done:
-            group = self._wait(ticket)
-            if group:
-                self._lead(group)
-            led = ticket in group
-        if ticket.error is not None:
-            raise ticket.error if led else _for_follower(ticket.error)
-        self._settle(ticket.sequence)
-        return ticket.seconds
+        while not queued.done:
+            batches = self._wait(queued)
+            if batches:
+                self._lead(batches)
+            led = queued in batches
+        if queued.error is not None:
+            raise queued.error if led else _for_follower(queued.error)
+        self._settle(queued.sequence)
+        return queued.seconds
 
     def _settle(self, sequence: int) -> None:
         """Return when every write that begins afterwards, anywhere, gets a higher sequence."""
@@ -122,47 +122,47 @@ class Writer:
         finally:
             self._looking = False
 
-    def _wait(self, ticket: _Ticket) -> list[_Ticket]:
+    def _wait(self, queued: _QueuedBatch) -> list[_QueuedBatch]:
         """Wait in the queue; what is to be written by the caller now, nothing if somebody else has done it."""
         with self._changed:
-            if ticket not in self._queue:
-                self._queue.append(ticket)
+            if queued not in self._queue:
+                self._queue.append(queued)
             try:
-                self._changed.wait_for(lambda: ticket.done or not self._led)
+                self._changed.wait_for(lambda: queued.done or not self._led)
             except BaseException:  # a signal
-                if ticket in self._queue:
-                    self._queue.remove(ticket)
+                if queued in self._queue:
+                    self._queue.remove(queued)
                 raise
-            if ticket.done:
+            if queued.done:
                 return []
             self._led = True
-            group: list[_Ticket] = []
+            batches: list[_QueuedBatch] = []
             size = 0
-            while self._queue and (not group or size + self._queue[0].nbytes <= _MOST_BYTES):
+            while self._queue and (not batches or size + self._queue[0].nbytes <= _MOST_BYTES):
                 size += self._queue[0].nbytes
-                group.append(self._queue.pop(0))
-            return group
+                batches.append(self._queue.pop(0))
+            return batches
 
-    def _lead(self, group: list[_Ticket]) -> None:
+    def _lead(self, batches: list[_QueuedBatch]) -> None:
         error: BaseException | None = None
         sequence, seconds = 0, 0.0
         try:
-            sequence, seconds = self._append(group)
+            sequence, seconds = self._append(batches)
         except BaseException as raised:
             error = raised
         with self._changed:
-            for ticket in group:
-                ticket.done, ticket.error, ticket.sequence, ticket.seconds = True, error, sequence, seconds
+            for queued in batches:
+                queued.done, queued.error, queued.sequence, queued.seconds = True, error, sequence, seconds
             self._led = False
             self._changed.notify_all()
 
     # --- segments -----------------------------------------------------------------------------------------------------
 
-    def _append(self, group: list[_Ticket]) -> tuple[int, float]:
+    def _append(self, batches: list[_QueuedBatch]) -> tuple[int, float]:
         if self._closed:
             raise Closed("this store was closed: open a new one")
-        records = [piece for ticket in group for piece in ticket.records]
-        heads = [piece for ticket in group for piece in ticket.heads]
+        records = [piece for queued in batches for piece in queued.records]
+        heads = [piece for queued in batches for piece in queued.heads]
         try:
             return self._append_once(records, heads)
         except Unavailable:

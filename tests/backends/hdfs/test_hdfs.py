@@ -14,7 +14,7 @@ from safekeeper.backends.hdfs.backend import survives_on
 from safekeeper.backends.hdfs.client import Client, InputStream
 from safekeeper.backends.hdfs.errors import Missing
 from safekeeper.backends.hdfs.placement import StockPlacement
-from safekeeper.backends.hdfs.writer import Writer
+from safekeeper.backends.hdfs.writer import HdfsWriter
 from safekeeper.testing.peer import Peer
 from safekeeper.url import Url
 
@@ -561,7 +561,7 @@ def test_replication_and_sync_are_what_the_url_says(hdfs_url, files, client):
 def test_a_write_that_too_few_data_nodes_have_is_not_acknowledged_and_harms_nobody(hdfs_url, files):
     with safekeeper.open(f"{hdfs_url}?replication=1") as store:
         put(store, 1, b"value")
-        strict = Writer(store._shared.store, StockPlacement(), 2, lambda: None)
+        strict = HdfsWriter(store._shared.store, StockPlacement(), 2, lambda: None)
         for value in (b"small", bytes(LARGE)):
             with pytest.raises(Unavailable, match="only 1 DataNode has it: start another one"):
                 strict.write(Batch({id_of(2): value}))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from safekeeper.backends.hdfs.errors import Exists, Missing, explain
-from safekeeper.backends.hdfs.index import Index
+from safekeeper.backends.hdfs.index import HdfsIndex
 from safekeeper.backends.hdfs.layout import (
     HEADS,
     HdfsLargeValue,
@@ -131,7 +131,7 @@ def location(sequence, writer=1, file=1, offset=0, is_tombstone=False):
 )
 def test_the_newest_wins_in_whatever_order_they_are_met(older, newer):
     for order in ((older, newer), (newer, older), (newer, older, newer)):
-        index = Index()
+        index = HdfsIndex()
         for each in order:
             index.add([LocatedRecord("g", b"k", each)])
         assert index.find("g", b"k") == (None if newer.is_tombstone else newer)
@@ -141,7 +141,7 @@ def test_the_newest_wins_in_whatever_order_they_are_met(older, newer):
 
 
 def test_files_that_are_gone_are_forgotten_with_what_was_only_in_them():
-    index = Index()
+    index = HdfsIndex()
     index.add(
         [
             LocatedRecord("g", b"a", location(1, file=1)),
