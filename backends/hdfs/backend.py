@@ -20,7 +20,7 @@ from safekeeper.backend import (
     Survives,
 )
 from safekeeper.backends.hdfs.compaction import HdfsCompactor
-from safekeeper.backends.hdfs.options import HdfsOptions, Place, parse
+from safekeeper.backends.hdfs.options import HdfsFolder, HdfsOptions, parse
 from safekeeper.backends.hdfs.peace.connect import open_placement
 from safekeeper.backends.hdfs.peace.in_process import with_coordinator
 from safekeeper.backends.hdfs.store import HdfsStore
@@ -47,9 +47,9 @@ def survives_on(replication: int, sync: str, highly_available: bool) -> Survives
 class Shared:
     """A store in this process: for reading at once, for writing from the first write on."""
 
-    def __init__(self, place: Place, options: HdfsOptions) -> None:
-        self.placement = open_placement(place, options)
-        self.store = HdfsStore(place, options)
+    def __init__(self, folder: HdfsFolder, options: HdfsOptions) -> None:
+        self.placement = open_placement(folder, options)
+        self.store = HdfsStore(folder, options)
         self.survives = survives_on(self.store.replication, options.sync, self.store.highly_available)
         self.handles = 0
         """How many share it; below 0 while it is being closed."""
@@ -88,8 +88,8 @@ class Shared:
 
 
 _lock = Lock()
-_shared: dict[tuple[Place, HdfsOptions], Shared] = {}
-_opening: WeakValueDictionary[tuple[Place, HdfsOptions], Lock] = WeakValueDictionary()
+_shared: dict[tuple[HdfsFolder, HdfsOptions], Shared] = {}
+_opening: WeakValueDictionary[tuple[HdfsFolder, HdfsOptions], Lock] = WeakValueDictionary()
 """Held while a store is opened, which may take long: whoever wants another one does not wait for it."""
 
 
@@ -103,9 +103,9 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def share(place: Place, options: HdfsOptions) -> Shared:
-    """The store at *place*, for one more handle."""
-    key = place, options
+def share(folder: HdfsFolder, options: HdfsOptions) -> Shared:
+    """The store in *folder*, for one more handle."""
+    key = folder, options
     with _lock:
         opening = _opening.setdefault(key, Lock())
     with opening:
@@ -116,7 +116,7 @@ def share(place: Place, options: HdfsOptions) -> Shared:
                     shared.handles += 1
                     return shared
             if shared is None:
-                shared = Shared(place, options)
+                shared = Shared(folder, options)
                 with _lock:
                     _shared[key] = shared
             else:
@@ -144,9 +144,9 @@ class HdfsBackend(Backend):
 
     scope = Scope.NETWORK
 
-    def __init__(self, place: Place, options: HdfsOptions) -> None:
+    def __init__(self, folder: HdfsFolder, options: HdfsOptions) -> None:
         super().__init__()
-        self._shared = share(place, options)
+        self._shared = share(folder, options)
         self.survives = self._shared.survives
         self._closing = Lock()
 

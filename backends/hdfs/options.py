@@ -25,12 +25,12 @@ class HdfsOptions:
     replication: int | None = None
     """How many DataNodes each file is on; none: what the cluster has as its default."""
     segment: Size = _128_MIB
-    """At about this size a segment is sealed and the next one begun. It is one block, so that the NameNode is not
+    """At about this size a segment is sealed and the next one begun. It is one HDFS block, so that the NameNode is not
     needed while it is written."""
     large: Size = _8_MIB
     """A value of this size or more is not put into a segment but into chunk files."""
     chunk: Size = _16_MIB
-    """The size of a chunk file, which is one block."""
+    """The size of a chunk file, which is one HDFS block."""
     workers: int = 8
     """How many threads write the chunks of large values, and how many read."""
     timeout: float = 30.0
@@ -72,8 +72,8 @@ class HdfsOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The file system and the folder that a URL names."""
+class HdfsFolder:
+    """The folder that a URL names, and the file system that it is in."""
 
     uri: str
     """`hdfs://host:port`, or `hdfs://service` as the cluster's settings define it, or `hdfs:///` for their default."""
@@ -87,8 +87,8 @@ class Place:
         return f"{self.uri.rstrip('/')}{self.root}"
 
 
-def parse(url: Url) -> Place:
-    """The place that *url* names."""
+def parse(url: Url) -> HdfsFolder:
+    """The folder that *url* names."""
     root = url.path.rstrip("/")
     if not root.startswith("/"):
         raise BadUrl(f"{url} names no folder: write hdfs://namenode:8020/checkpoints")
@@ -96,11 +96,11 @@ def parse(url: Url) -> Place:
         raise BadUrl(f"{url}: HDFS has no such path: leave out empty names, dots and colons")
     if url.password and url.query.get("placement") != "peace":
         raise BadUrl(f"{url} has a password: HDFS knows users by Kerberos, leave it away")
-    return Place(uri_of(url), root, url.user, url.password)
+    return HdfsFolder(uri_of(url), root, url.user, url.password)
 
 
 def uri_of(url: Url) -> str:
-    """The file system that *url* is on, as Hadoop's client takes it; see `Place.uri`."""
+    """The file system that *url* is on, as Hadoop's client takes it; see `HdfsFolder.uri`."""
     if not url.host:
         return "hdfs:///"
     return f"hdfs://{url.host}" + (f":{url.port}" if url.port is not None else "")

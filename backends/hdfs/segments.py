@@ -104,7 +104,7 @@ class OpenSegment:
     """The segment that is being written. Used by one thread at a time."""
 
     def __init__(self, store: HdfsStore, writer: int, number: int, turn: Turn, needed: int, size: int) -> None:
-        """*size* is that of the first batch: a batch is never spread over blocks, or some of it would not be synced."""
+        """*size* is that of the first batch: no batch is spread over HDFS blocks, or some of it would not be synced."""
         self._turn = turn
         self._needed = needed
         self._to_disk = store.options.sync == "hsync"

@@ -19,7 +19,7 @@ from safekeeper.backends.hdfs.client import Client, FileStatus
 from safekeeper.backends.hdfs.errors import Missing
 from safekeeper.backends.hdfs.index import HdfsIndex
 from safekeeper.backends.hdfs.layout import HdfsLargeValue, RecordLocation, open_record
-from safekeeper.backends.hdfs.options import HdfsOptions, Place, settings_of
+from safekeeper.backends.hdfs.options import HdfsFolder, HdfsOptions, settings_of
 from safekeeper.backends.hdfs.segments import HdfsSegment
 from safekeeper.backends.shared.server_clock import now
 from safekeeper.errors import Closed, Corruption, Unavailable
@@ -35,10 +35,10 @@ R = TypeVar("R")
 class HdfsStore:
     """One root, for all handles of this process that have the same options."""
 
-    def __init__(self, place: Place, options: HdfsOptions) -> None:
-        self.place = place
+    def __init__(self, folder: HdfsFolder, options: HdfsOptions) -> None:
+        self.folder = folder
         self.options = options
-        self.client = Client(place.uri, settings_of(options), place.user)
+        self.client = Client(folder.uri, settings_of(options), folder.user)
         try:
             self.replication = options.replication or self.client.default_replication()
             self.highly_available = self.client.is_highly_available()
@@ -62,7 +62,7 @@ class HdfsStore:
 
     def path(self, *names: str) -> str:
         """The path of something below the root."""
-        return "/".join([self.place.root, *names])
+        return "/".join([self.folder.root, *names])
 
     # --- catching up --------------------------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class HdfsStore:
             with suppress(Missing):  # a compaction has moved it: list again
                 return self._catch_up_with(self.look(), known)
         raise Unavailable(
-            f"{self.place}: segments vanish faster than they can be read: too many compactions, try again"
+            f"{self.folder}: segments vanish faster than they can be read: too many compactions, try again"
         )
 
     def look(self) -> list[FileStatus]:
@@ -143,7 +143,7 @@ class HdfsStore:
                 if found == before:  # it is still there and cannot be read
                     raise
                 self.refresh()  # perhaps it was moved or replaced
-        raise Unavailable(f"{self.place}: values move faster than they can be read: try again")
+        raise Unavailable(f"{self.folder}: values move faster than they can be read: try again")
 
     def _find(self, ids: Sequence[CheckpointId]) -> dict[CheckpointId, RecordLocation]:
         with self.lock:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from safekeeper.backends.hdfs.options import HdfsOptions, Place
+from safekeeper.backends.hdfs.options import HdfsFolder, HdfsOptions
 from safekeeper.backends.hdfs.peace.client import PeacePlacement
 from safekeeper.backends.hdfs.placement import Placement, StockPlacement
 from safekeeper.errors import BadUrl
@@ -18,7 +18,7 @@ SECRET_VARIABLE = "SAFEKEEPER_PEACE_SECRET"
 """The environment variable with the secret that writers and the coordinator share."""
 
 
-def open_placement(place: Place, options: HdfsOptions) -> Placement:
+def open_placement(folder: HdfsFolder, options: HdfsOptions) -> Placement:
     """Who says where the files of a store go. Nobody is asked yet. Raise `BadUrl` where Peace lacks something."""
     if options.placement == "hdfs":
         return StockPlacement()
@@ -27,8 +27,8 @@ def open_placement(place: Place, options: HdfsOptions) -> Placement:
     coordinator = host_and_port(options.peace)
     return PeacePlacement(
         coordinator,
-        read_secret(place.secret),
-        host=address_towards(urlsplit(place.uri).hostname, coordinator[0]),
+        read_secret(folder.secret),
+        host=address_towards(urlsplit(folder.uri).hostname, coordinator[0]),
         rack=options.peace_rack,
         wait_seconds=options.peace_wait,
     )

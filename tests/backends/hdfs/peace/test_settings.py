@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from safekeeper.backends.hdfs.options import HdfsOptions, Place, parse
+from safekeeper.backends.hdfs.options import HdfsFolder, HdfsOptions, parse
 from safekeeper.backends.hdfs.peace.client import PeacePlacement
 from safekeeper.backends.hdfs.peace.connect import SECRET_VARIABLE, address_towards, open_placement, read_secret
 from safekeeper.backends.hdfs.peace.in_process import with_coordinator
@@ -13,12 +13,12 @@ from safekeeper.backends.hdfs.placement import StockPlacement
 from safekeeper.errors import BadUrl
 from safekeeper.url import Url
 
-PLACE = Place("hdfs://127.0.0.1:8020", "/ckpt", None, "a secret of sixteen bytes")
+FOLDER = HdfsFolder("hdfs://127.0.0.1:8020", "/ckpt", None, "a secret of sixteen bytes")
 
 
 def test_hdfs_decides_unless_the_url_says_otherwise():
-    assert isinstance(open_placement(PLACE, HdfsOptions()), StockPlacement)
-    peace = open_placement(PLACE, HdfsOptions(placement="peace", peace="127.0.0.1:7337"))
+    assert isinstance(open_placement(FOLDER, HdfsOptions()), StockPlacement)
+    peace = open_placement(FOLDER, HdfsOptions(placement="peace", peace="127.0.0.1:7337"))
     assert isinstance(peace, PeacePlacement)
 
 
