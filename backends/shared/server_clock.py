@@ -49,7 +49,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ClockBounds:
     """How far the server's clock is ahead of ours, at least and at most, at the moment `at` of ours."""
 
     low: float
@@ -57,13 +57,13 @@ class Bounds:
     at: int
 
     @classmethod
-    def of(cls, reading: Reading) -> Bounds:
+    def of(cls, reading: Reading) -> ClockBounds:
         """What one reading tells."""
         return cls(reading.shown - reading.received, reading.shown + 1000 - reading.sent, reading.received)
 
-    def later(self, moment: int) -> Bounds:
+    def later(self, moment: int) -> ClockBounds:
         """The bounds at a later *moment*: wider, by as much as clocks drift."""
-        return Bounds(self.low_at(moment), self.high_at(moment), moment)
+        return ClockBounds(self.low_at(moment), self.high_at(moment), moment)
 
     def low_at(self, moment: int) -> float:
         """The lower bound alone, for those who ask often."""
@@ -73,12 +73,12 @@ class Bounds:
         """The upper one."""
         return self.high + (moment - self.at) * _DRIFT
 
-    def narrowed(self, new: Bounds) -> Bounds:
+    def narrowed(self, new: ClockBounds) -> ClockBounds:
         """What both tell together; the *new* ones alone if they contradict each other, since the clock was then set."""
         moment = max(self.at, new.at)
         one, other = self.later(moment), new.later(moment)
         low, high = max(one.low, other.low), min(one.high, other.high)
-        return Bounds(low, high, moment) if low <= high else new
+        return ClockBounds(low, high, moment) if low <= high else new
 
 
 def now() -> int:
@@ -96,7 +96,7 @@ class Clock:
         self._read = read
         self._eager = eager
         self._lock = threading.Lock()
-        self._bounds: Bounds | None = None
+        self._bounds: ClockBounds | None = None
         self._learned_at = self._reading_took = 0
         self._way = 0.0
         self._waited = 0
@@ -130,7 +130,7 @@ class Clock:
         bounds, moment = self._bounds, now()
         return int(moment + bounds.low_at(moment)) if bounds is not None else moment
 
-    def _current_bounds(self) -> Bounds:
+    def _current_bounds(self) -> ClockBounds:
         with self._lock:
             bounds, age = self._bounds, now() - self._learned_at
             worth_it = self._eager and self._waited > _WORTH * self._reading_took
@@ -141,7 +141,7 @@ class Clock:
             return bounds
         return self._learn(_FIRST_READINGS if bounds is None else 1 if worth_it else _FEW_READINGS)
 
-    def _learn(self, readings: int) -> Bounds:
+    def _learn(self, readings: int) -> ClockBounds:
         """Ask the server, without keeping other threads waiting for the answers."""
         for _ in range(readings):
             started = now()
@@ -149,7 +149,7 @@ class Clock:
             reading = self._read()
             if reading is not None:
                 self._way = (reading.received - reading.sent) / 2
-                bounds = Bounds.of(reading)
+                bounds = ClockBounds.of(reading)
                 with self._lock:
                     self._bounds = bounds if self._bounds is None else self._bounds.narrowed(bounds)
         with self._lock:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from safekeeper import Unavailable
 from safekeeper.backends.shared import server_clock as clock
-from safekeeper.backends.shared.server_clock import Bounds, Clock, Reading
+from safekeeper.backends.shared.server_clock import Clock, ClockBounds, Reading
 
 
 class World:
@@ -98,7 +98,7 @@ def test_a_server_that_is_slow_at_first_is_soon_waited_for_no_more(monkeypatch):
 
 
 def test_bounds_contain_the_truth_and_get_narrower():
-    first, second = Bounds.of(Reading(100, 900, 5000)), Bounds.of(Reading(1000, 1500, 6000))
+    first, second = ClockBounds.of(Reading(100, 900, 5000)), ClockBounds.of(Reading(1000, 1500, 6000))
     assert (first.low, first.high) == (4100, 5900)
     both = first.narrowed(second)
     assert (both.low, both.high) == pytest.approx((4500, 5900), abs=1)
