@@ -30,7 +30,7 @@ from safekeeper.backends.hdfs.client import Client, find_jars, start_jvm
 from safekeeper.backends.hdfs.options import HdfsOptions, settings_of
 from safekeeper.bench.goals import Goal
 from safekeeper.bench.interleave import Measure, Result, interleave, report
-from safekeeper.dev.hdfs import HdfsCluster, Node
+from safekeeper.dev.hdfs import HdfsCluster, HdfsNode
 from safekeeper.dev.process import find_command
 from safekeeper.url import Url
 
@@ -163,7 +163,7 @@ def main() -> None:
         given.rounds, given.seconds, given.values, given.replicas = 3, 0.5, 1, "1"
     with tempfile.TemporaryDirectory() as scratch:
         compile_peer(Path(scratch))
-        with HdfsCluster(Path(scratch, "hdfs"), [Node()] * 3) as cluster:
+        with HdfsCluster(Path(scratch, "hdfs"), [HdfsNode()] * 3) as cluster:
             for replicas in map(int, given.replicas.split(",")):
                 for result, goal in compare(cluster, replicas, given):
                     report([result], "safekeeper")

@@ -24,7 +24,7 @@ from safekeeper.backends.hdfs.peace.schedule import Schedule
 from safekeeper.backends.hdfs.peace.topology import Topology, link_capacity
 from safekeeper.backends.hdfs.placement import Placement, StockPlacement, Turn
 from safekeeper.bench.shaped_network import Server, ShapedNetwork
-from safekeeper.dev.hdfs import HdfsCluster, Node
+from safekeeper.dev.hdfs import HdfsCluster, HdfsNode
 
 REPLICAS = 3
 STOCK, PLANNED, PEACE, STRICT = "stock", "planned", "Peace", "strict"
@@ -151,8 +151,8 @@ class Site:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="safekeeper-peace-")))
             stack.enter_context(self.network)
-            nodes = [Node(server.address, server.rack, server.prefix) for server in self.servers]
-            cluster = stack.enter_context(HdfsCluster(folder, nodes, name_node=Node(self.network.host)))
+            nodes = [HdfsNode(server.address, server.rack, server.prefix) for server in self.servers]
+            cluster = stack.enter_context(HdfsCluster(folder, nodes, name_node=HdfsNode(self.network.host)))
             self.addresses = [node.address for node in cluster.data_nodes]
             self._pools = [stack.enter_context(self._pool(server)) for server in self.servers]
             self._clients = [

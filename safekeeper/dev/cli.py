@@ -67,10 +67,10 @@ def hdfs(
 
     The first time its jars are fetched with Maven, 43 MB.
     """
-    from safekeeper.dev.hdfs import HdfsCluster, Node
+    from safekeeper.dev.hdfs import HdfsCluster, HdfsNode
 
     with _folder(folder) as data:
-        _run(HdfsCluster(data, [Node()] * nodes, port=port))
+        _run(HdfsCluster(data, [HdfsNode()] * nodes, port=port))
 
 
 @contextmanager

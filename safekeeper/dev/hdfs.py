@@ -1,11 +1,11 @@
 """A small HDFS: a NameNode and some DataNodes, each a Java process that can be killed and started again.
 
-    with HdfsCluster(folder, [Node()] * 4) as cluster:
+    with HdfsCluster(folder, [HdfsNode()] * 4) as cluster:
         safekeeper.open(cluster.url)
         cluster.data_nodes[0].kill()
 
-All of them listen on 127.0.0.1, unless a `Node` has an address of its own: the NameNode knows a DataNode by the address
-that it connects from, so nodes with different addresses, which racks need, live in network namespaces.
+All of them listen on 127.0.0.1, unless an `HdfsNode` has an address of its own: the NameNode knows a DataNode by the
+address that it connects from, so nodes with different addresses, which racks need, live in network namespaces.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ log4j.appender.console.layout.ConversionPattern=%d %p %c{1}: %m%n
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """Where a server runs."""
+class HdfsNode:
+    """Where a NameNode or a DataNode runs."""
 
     address: str = "127.0.0.1"
     rack: str | None = None
@@ -66,7 +66,7 @@ class Node:
 class NameNode(ServerProcess):
     """The server that knows all names and blocks."""
 
-    def __init__(self, folder: Path, node: Node, port: int | None, settings: dict[str, str]) -> None:
+    def __init__(self, folder: Path, node: HdfsNode, port: int | None, settings: dict[str, str]) -> None:
         self.address = f"{node.address}:{free_port() if port is None else port}"
         """Where clients reach it."""
         self._web = f"{node.address}:{free_port()}"
@@ -115,7 +115,7 @@ class NameNode(ServerProcess):
 class DataNode(ServerProcess):
     """A server that keeps blocks."""
 
-    def __init__(self, folder: Path, node: Node, name_node: NameNode, settings: dict[str, str]) -> None:
+    def __init__(self, folder: Path, node: HdfsNode, name_node: NameNode, settings: dict[str, str]) -> None:
         self.address = f"{node.address}:{free_port()}"
         """Its transfer address, by which HDFS knows it."""
         self.blocks = folder / "blocks"
@@ -158,9 +158,9 @@ class HdfsCluster:
     def __init__(
         self,
         folder: Path,
-        nodes: Sequence[Node] = (Node(),),
+        nodes: Sequence[HdfsNode] = (HdfsNode(),),
         *,
-        name_node: Node | None = None,
+        name_node: HdfsNode | None = None,
         port: int | None = None,
         more: dict[str, str] | None = None,
         **settings: str,
@@ -174,7 +174,7 @@ class HdfsCluster:
             self._racks.write_text("".join(f"{node.address} {node.rack}\n" for node in nodes if node.rack))
             given["net.topology.node.switch.mapping.impl"] = "org.apache.hadoop.net.TableMapping"
             given["net.topology.table.file.name"] = str(self._racks)
-        self.name_node = NameNode(folder / "namenode", name_node or Node(), port, given)
+        self.name_node = NameNode(folder / "namenode", name_node or HdfsNode(), port, given)
         self.data_nodes = [
             DataNode(folder / f"datanode{n}", node, self.name_node, given) for n, node in enumerate(nodes)
         ]

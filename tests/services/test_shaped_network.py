@@ -11,7 +11,7 @@ import pytest
 
 from safekeeper.backends.hdfs.peace.topology import Topology
 from safekeeper.bench.shaped_network import ShapedNetwork
-from safekeeper.dev.hdfs import HdfsCluster, Node
+from safekeeper.dev.hdfs import HdfsCluster, HdfsNode
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
@@ -53,7 +53,7 @@ MAKE = """
 import time
 from safekeeper.backends.hdfs.peace.topology import Topology
 from safekeeper.bench.shaped_network import ShapedNetwork
-from safekeeper.dev.hdfs import HdfsCluster, Node
+from safekeeper.dev.hdfs import HdfsCluster, HdfsNode
 with ShapedNetwork({"/rack1": 1, "/rack2": 1}):
     print("made", flush=True)
     time.sleep(600)
@@ -90,8 +90,8 @@ def test_the_experiment_runs_and_hits_its_plans():
 @pytest.mark.skipif(not LONG, reason="five Java servers; SAFEKEEPER_TEST_LEVEL=long runs it")
 def test_calibrating_finds_that_the_link_is_narrow(tmp_path):
     with ShapedNetwork({"/rack1": 2, "/rack2": 2}) as network:
-        nodes = [Node(server.address, server.rack, server.prefix) for server in network.servers]
-        with HdfsCluster(tmp_path / "hdfs", nodes, name_node=Node(network.host)) as cluster:
+        nodes = [HdfsNode(server.address, server.rack, server.prefix) for server in network.servers]
+        with HdfsCluster(tmp_path / "hdfs", nodes, name_node=HdfsNode(network.host)) as cluster:
             network.shape(wire_mbit=80, link_mbit=10)
             command = [sys.executable, "-m", "safekeeper.cli", "peace", "calibrate", "--wire", "8"]
             done = subprocess.run(

@@ -4,13 +4,13 @@ import secrets
 
 import pytest
 
-from safekeeper.dev.hdfs import HdfsCluster, Node
+from safekeeper.dev.hdfs import HdfsCluster, HdfsNode
 
 
 @pytest.fixture(scope="session")
 def hdfs(servers):
     """A NameNode and four DataNodes: one more than a file has replicas, so that one can be lost."""
-    with HdfsCluster(servers / "hdfs", [Node()] * 4) as cluster:
+    with HdfsCluster(servers / "hdfs", [HdfsNode()] * 4) as cluster:
         yield cluster
 
 

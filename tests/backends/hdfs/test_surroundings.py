@@ -14,7 +14,7 @@ import pytest
 import safekeeper
 from safekeeper import BadUrl, Batch, CheckpointId, Unavailable
 from safekeeper.backends.hdfs.client import Client, start_jvm
-from safekeeper.dev.hdfs import HdfsCluster, Node
+from safekeeper.dev.hdfs import HdfsCluster, HdfsNode
 from safekeeper.url import Url
 
 A, B = CheckpointId("g", b"a"), CheckpointId("g", b"b")
@@ -189,7 +189,7 @@ def test_in_a_folder_with_erasure_codes_files_have_replicas(hdfs_url, admin):
 @pytest.mark.timeout(600)
 def test_in_an_encryption_zone_files_are_encrypted(tmp_path):
     keys = f"jceks://file{tmp_path}/keys.jceks"
-    cluster = HdfsCluster(tmp_path, [Node()], hadoop_security_key_provider_path=keys)
+    cluster = HdfsCluster(tmp_path, [HdfsNode()], hadoop_security_key_provider_path=keys)
     make_key(keys, "key")
     with cluster, closing(Client(f"hdfs://{cluster.name_node.address}", {})) as client:
         client.make_folder(Url.parse(cluster.url).path)
@@ -214,7 +214,7 @@ def make_key(provider, name):
 @pytest.mark.timeout(600)
 def test_no_data_node_and_a_full_disk_are_one_clear_line_each_and_a_restart_loses_nothing(tmp_path):
     """On a cluster with one DataNode and one replica. A disk is as full as a block is large."""
-    cluster = HdfsCluster(tmp_path, [Node()])
+    cluster = HdfsCluster(tmp_path, [HdfsNode()])
     larger_than_the_disk = f"{shutil.disk_usage(tmp_path).total >> 30}G"
     url = f"{cluster.url}?segment=1M&timeout=3"
     node = cluster.data_nodes[0]
