@@ -22,7 +22,7 @@ from rich.table import Table
 
 from safekeeper.backends.hdfs.peace.network import Network
 from safekeeper.backends.hdfs.peace.planner import Residual, Rules
-from safekeeper.backends.hdfs.peace.schedule import Request, Schedule
+from safekeeper.backends.hdfs.peace.schedule import ChunkRequest, Schedule
 from safekeeper.backends.hdfs.peace.topology import Topology
 from safekeeper.bench.fluid import Fluid
 from safekeeper.bench.goals import Goal
@@ -151,7 +151,7 @@ class Simulation:
     def _begin(self) -> None:
         for writer, name in enumerate(self._names):
             if self._arm == PEACE:
-                self._requests[self._schedule.ask(Request(name, REPLICAS, self._site.chunks))] = writer
+                self._requests[self._schedule.ask(ChunkRequest(name, REPLICAS, self._site.chunks))] = writer
             else:
                 for _ in range(min(self._site.threads, self._site.chunks)):
                     self._write_next(writer)
@@ -263,7 +263,7 @@ def planning(chunks: int) -> float:
     schedule = Schedule(site.topology().network(), random.Random(1))  # noqa: S311 - the same for everybody
     began = time.process_time()
     for name in site.writer_names():
-        schedule.ask(Request(name, REPLICAS, site.chunks))
+        schedule.ask(ChunkRequest(name, REPLICAS, site.chunks))
     while grants := schedule.start():
         for grant in grants:
             schedule.done(grant.number)

@@ -19,7 +19,7 @@ from typing import Self
 from safekeeper import wire
 from safekeeper.backend import PlacementCounts
 from safekeeper.backends.hdfs.peace import protocol
-from safekeeper.backends.hdfs.peace.protocol import Ask, Granted, Kind, Role
+from safekeeper.backends.hdfs.peace.protocol import Ask, Granted, PeaceKind, Role
 from safekeeper.backends.hdfs.placement import Tally, Turn
 from safekeeper.wire import BadFrame, Body
 
@@ -60,10 +60,10 @@ class PeacePlacement:
         self._not_before = 0.0
 
     def chunks(self, count: int, replicas: int, checkpoint: str) -> PeaceTurns:
-        return self._ask(Kind.ASK, Ask(self._host, self._rack, replicas, count, checkpoint))
+        return self._ask(PeaceKind.ASK, Ask(self._host, self._rack, replicas, count, checkpoint))
 
     def segment(self, replicas: int) -> Turn:
-        with self._ask(Kind.STAND, Ask(self._host, self._rack, replicas)) as turns:
+        with self._ask(PeaceKind.STAND, Ask(self._host, self._rack, replicas)) as turns:
             return Turn(self._tally, turns.take().favoured)
 
     def counts(self) -> PlacementCounts:
@@ -75,7 +75,7 @@ class PeacePlacement:
                 self._connection.hang_up("the store was closed", logging.DEBUG)
             self._not_before = float("inf")
 
-    def _ask(self, kind: Kind, ask: Ask) -> PeaceTurns:
+    def _ask(self, kind: PeaceKind, ask: Ask) -> PeaceTurns:
         return PeaceTurns(self._connected(), kind, ask, self._tally, self._wait_seconds)
 
     def _connected(self) -> _Connection | None:
@@ -103,7 +103,9 @@ class PeaceTurns:
     thread that waits for one request's turn could otherwise keep the threads away that another's turns wait for.
     """
 
-    def __init__(self, connection: _Connection | None, kind: Kind, ask: Ask, tally: Tally, wait_seconds: float) -> None:
+    def __init__(
+        self, connection: _Connection | None, kind: PeaceKind, ask: Ask, tally: Tally, wait_seconds: float
+    ) -> None:
         self.kind = kind, ask.replicas
         """Requests of one kind share what is granted to any of them."""
         self.refused = connection is None
@@ -185,7 +187,7 @@ class _Connection:
         self._sending, self._receiving = handshake.seal(Role.WRITER), handshake.seal(Role.COORDINATOR)
         self.changed = threading.Condition()
         """Held to look at what follows and at the turns, notified when they change."""
-        self.granted: defaultdict[tuple[Kind, int], deque[Granted]] = defaultdict(deque)
+        self.granted: defaultdict[tuple[PeaceKind, int], deque[Granted]] = defaultdict(deque)
         """What may be written and nobody has taken yet, by the kind of request."""
         self.silent_until = 0.0
         """Until when the coordinator may say nothing while something is asked of it."""
@@ -196,7 +198,7 @@ class _Connection:
         self._socket.settimeout(None)
         threading.Thread(target=self._read, name="peace", daemon=True).start()
 
-    def begin(self, turns: PeaceTurns, kind: Kind, body: bytes) -> int:
+    def begin(self, turns: PeaceTurns, kind: PeaceKind, body: bytes) -> int:
         """Send a request; *turns* hears what is said about it. Its number."""
         with self.changed:
             self._numbers += 1
@@ -220,15 +222,15 @@ class _Connection:
             for one in over:
                 del self._requests[one]
         for one in over:
-            self.send(Kind.WITHDRAW, one)
+            self.send(PeaceKind.WITHDRAW, one)
         for granted in unused:
             self.give_back(granted)
 
     def give_back(self, granted: Granted) -> None:
         """What was granted is written, or will not be."""
-        self.send(Kind.DONE, 0, protocol.number(granted.number))
+        self.send(PeaceKind.DONE, 0, protocol.number(granted.number))
 
-    def send(self, kind: Kind, request: int, body: bytes = b"") -> None:
+    def send(self, kind: PeaceKind, request: int, body: bytes = b"") -> None:
         """Send a frame. That the coordinator is gone is not an error."""
         try:
             with self._sender:
@@ -272,24 +274,24 @@ class _Connection:
         if unused is not None:
             self.give_back(unused)
 
-    def _told(self, kind: Kind, turns: PeaceTurns | None, body: Body) -> Granted | None:
+    def _told(self, kind: PeaceKind, turns: PeaceTurns | None, body: Body) -> Granted | None:
         """Take in what the coordinator says of a request; what is granted to one that is over, to be given back."""
-        if kind is Kind.WAIT:
+        if kind is PeaceKind.WAIT:
             self._patience = body.u32() / 1000
         self.silent_until = time.monotonic() + self._patience
         match kind:
-            case Kind.GRANT:
+            case PeaceKind.GRANT:
                 granted = Granted.decode(body)
                 if turns is None:
                     return granted
                 turns.ungranted -= 1
                 self.granted[turns.kind].append(granted)
-            case Kind.PLACE if turns is not None:
+            case PeaceKind.PLACE if turns is not None:
                 turns.placed = Granted.decode(body).nodes
-            case Kind.REFUSE if turns is not None:
+            case PeaceKind.REFUSE if turns is not None:
                 log.info("the coordinator of Peace has no plan, HDFS decides: %s", body.text())
                 turns.refused = True
-            case Kind.PLACE | Kind.REFUSE | Kind.WAIT:
+            case PeaceKind.PLACE | PeaceKind.REFUSE | PeaceKind.WAIT:
                 pass
             case _:
                 raise BadFrame(f"a coordinator does not send {kind.name}")

@@ -24,8 +24,8 @@ from safekeeper import wire
 from safekeeper.backends.hdfs.peace import protocol
 from safekeeper.backends.hdfs.peace.network import Network, NoPlan
 from safekeeper.backends.hdfs.peace.planner import Rules
-from safekeeper.backends.hdfs.peace.protocol import Ask, Granted, Kind, Role
-from safekeeper.backends.hdfs.peace.schedule import DONE_FRACTION, Grant, Request, Schedule
+from safekeeper.backends.hdfs.peace.protocol import Ask, Granted, PeaceKind, Role
+from safekeeper.backends.hdfs.peace.schedule import DONE_FRACTION, ChunkRequest, Grant, Schedule
 from safekeeper.errors import Unavailable
 from safekeeper.wire import BadFrame, Body, Seal
 
@@ -54,7 +54,7 @@ class _Writer:
     requests: dict[int, int] = field(default_factory=dict)
     """The schedule's number of each request, by the writer's own."""
 
-    def send(self, kind: Kind, request: int, body: bytes) -> None:
+    def send(self, kind: PeaceKind, request: int, body: bytes) -> None:
         """Send a frame, some time; a peer that does not read is given up."""
         self.stream.write(self.seal.encode(kind, request, body))
         if self.stream.transport.get_write_buffer_size() > _MOST_UNSENT_BYTES:
@@ -238,20 +238,20 @@ class Coordinator:
 
     # --- what writers say -----------------------------------------------------------------------------------------
 
-    def _answer(self, writer: _Writer, kind: Kind, request: int, body: Body) -> None:
+    def _answer(self, writer: _Writer, kind: PeaceKind, request: int, body: Body) -> None:
         match kind:
-            case Kind.ASK:
+            case PeaceKind.ASK:
                 self._ask(writer, request, Ask.decode(body))
-            case Kind.STAND:
+            case PeaceKind.STAND:
                 self._stand(writer, request, Ask.decode(body))
-            case Kind.DONE:
+            case PeaceKind.DONE:
                 number = body.u32()
                 body.end()
                 running = self._running.get(number)
                 if running is not None and running.writer is writer:
                     self._done(number)
                     self._start()
-            case Kind.WITHDRAW:
+            case PeaceKind.WITHDRAW:
                 body.end()
                 if request in writer.requests:
                     self._withdraw(writer.requests.pop(request))
@@ -264,9 +264,9 @@ class Coordinator:
             raise BadFrame(f"request {request} is one too many, is open already or asks for nothing")
         try:
             name = self._name(ask)
-            number = self._schedule.ask(Request(name, ask.replicas, ask.chunks, ask.checkpoint))
+            number = self._schedule.ask(ChunkRequest(name, ask.replicas, ask.chunks, ask.checkpoint))
         except NoPlan as problem:
-            writer.send(Kind.REFUSE, request, protocol.text(str(problem)))
+            writer.send(PeaceKind.REFUSE, request, protocol.text(str(problem)))
             return
         writer.requests[request] = number
         self._open[number] = _Open(writer, request, ask.chunks)
@@ -278,9 +278,9 @@ class Coordinator:
         try:
             nodes = self._schedule.stand(self._name(ask), ask.replicas).nodes
         except NoPlan as problem:
-            writer.send(Kind.REFUSE, request, protocol.text(str(problem)))
+            writer.send(PeaceKind.REFUSE, request, protocol.text(str(problem)))
             return
-        writer.send(Kind.PLACE, request, Granted(0, 0, 0, nodes).encode())
+        writer.send(PeaceKind.PLACE, request, Granted(0, 0, 0, nodes).encode())
 
     def _name(self, ask: Ask) -> str:
         """The server of the network that a writer is; one that is no DataNode joins as a sender in its rack."""
@@ -310,7 +310,7 @@ class Coordinator:
         request = self._open[grant.request]
         self._running[grant.number] = _Running(request.writer, time.monotonic() + self._lease)
         told = Granted(grant.number, grant.timestep & 0xFFFF_FFFF, round(self._lease * 1000), grant.pipeline.nodes)
-        request.writer.send(Kind.GRANT, request.number, told.encode())
+        request.writer.send(PeaceKind.GRANT, request.number, told.encode())
         request.left -= 1
         if not request.left:
             del self._open[grant.request]
@@ -340,7 +340,7 @@ class Coordinator:
             self._start()
 
     def _say_wait(self, request: _Open) -> None:
-        request.writer.send(Kind.WAIT, request.number, protocol.number(round(self._patience * 1000)))
+        request.writer.send(PeaceKind.WAIT, request.number, protocol.number(round(self._patience * 1000)))
 
     def _use(self, network: Network) -> None:
         for number in self._schedule.use(network):
@@ -349,6 +349,6 @@ class Coordinator:
 
     def _refuse(self, number: int, reason: str) -> None:
         request = self._open[number]
-        request.writer.send(Kind.REFUSE, request.number, protocol.text(reason))
+        request.writer.send(PeaceKind.REFUSE, request.number, protocol.text(reason))
         request.writer.requests.pop(request.number, None)
         self._withdraw(number)

@@ -29,7 +29,7 @@ class NoPlan(SafekeeperError):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NetworkNode:
     """A server."""
 
     name: str
@@ -70,8 +70,8 @@ def replicas_per_rack(replicas: int, racks: int) -> int:
 class Network:
     """Servers, switches and what goes over each edge in a timestep. Edges keep their index while senders are added."""
 
-    def __init__(self, nodes: Iterable[Node], links: Iterable[Link] = ()) -> None:
-        self.nodes: dict[str, Node] = {}
+    def __init__(self, nodes: Iterable[NetworkNode], links: Iterable[Link] = ()) -> None:
+        self.nodes: dict[str, NetworkNode] = {}
         self.capacities: list[int] = []
         """Of every edge, by its index."""
         self.edge_names: list[tuple[str, str]] = []
@@ -90,7 +90,7 @@ class Network:
             self.add(node)
         self._check_connected()
 
-    def add(self, node: Node) -> None:
+    def add(self, node: NetworkNode) -> None:
         """Let *node* take part from now on; one that is there already stays as it is."""
         if node.name in self.nodes:
             return
@@ -132,7 +132,7 @@ class Template:
     """How many replicas a rack takes at most."""
 
     @classmethod
-    def of(cls, network: Network, writer: Node, replicas: int) -> Template:
+    def of(cls, network: Network, writer: NetworkNode, replicas: int) -> Template:
         """The template for chunks of *writer*. Raise `NoPlan` when *network* is too small."""
         most = replicas_per_rack(replicas, len(network.data_nodes))
         elsewhere = sum(min(most, count) for rack, count in network.data_nodes.items() if rack != writer.rack)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from safekeeper.backends.hdfs.peace.network import Network, Node, NoPlan, Template
+from safekeeper.backends.hdfs.peace.network import Network, NetworkNode, NoPlan, Template
 
 Rules = Literal["ours", "paper"]
 """Those by which `hdfs:` goes, or SGuard's, to compare with."""
@@ -27,7 +27,7 @@ _LOOKS = 8  # so many servers are drawn at most to find one that is not to be sp
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class ReplicaPipeline:
     """Where one chunk goes."""
 
     nodes: tuple[str, ...]
@@ -62,7 +62,7 @@ class Residual:
             raise NoPlan(
                 f"{name} is on no known rack ({rack or 'none was given'}): give one of {', '.join(self.network.links)}"
             )
-        self.network.add(Node(name, rack, receive=0))
+        self.network.add(NetworkNode(name, rack, receive=0))
         self._left.extend(self.network.capacities[len(self._left) :])
 
     def check(self, writer: str, replicas: int) -> None:
@@ -75,7 +75,7 @@ class Residual:
         """How many more chunks an edge takes."""
         return self._left[edge]
 
-    def place(self, writer: str, replicas: int) -> Pipeline | None:
+    def place(self, writer: str, replicas: int) -> ReplicaPipeline | None:
         """Place one chunk and take its capacity; None, and nothing taken, when there is no room for all of it.
 
         Raise `NoPlan` when there never can be.
@@ -96,7 +96,7 @@ class Residual:
             edges += found
             pipeline.append(source)
             racks.append(self.network.nodes[source].rack)
-        return Pipeline(tuple(pipeline), tuple(edges))
+        return ReplicaPipeline(tuple(pipeline), tuple(edges))
 
     def take(self, edges: Iterable[int]) -> None:
         """Take one unit off each of *edges*; below nothing, too, for a write that goes on from an earlier timestep."""
@@ -197,26 +197,26 @@ class Residual:
 class _Bag:
     """Names to pick from at random: adding, discarding and picking take the same time whatever its size."""
 
-    __slots__ = ("_names", "_places")
+    __slots__ = ("_names", "_positions")
 
     def __init__(self) -> None:
         self._names: list[str] = []
-        self._places: dict[str, int] = {}
+        self._positions: dict[str, int] = {}
 
     def add(self, name: str) -> None:
         """Put *name* in; it must not be there."""
-        self._places[name] = len(self._names)
+        self._positions[name] = len(self._names)
         self._names.append(name)
 
     def discard(self, name: str) -> None:
         """Take *name* out; that it is not there is not an error."""
-        place = self._places.pop(name, None)
-        if place is None:
+        position = self._positions.pop(name, None)
+        if position is None:
             return
         last = self._names.pop()
         if last != name:
-            self._names[place] = last
-            self._places[last] = place
+            self._names[position] = last
+            self._positions[last] = position
 
     def pick(self, draw: Callable[[], float], taken: list[str], spared: frozenset[str]) -> str | None:
         """Any of them but those in *taken*, None if there is no other; one in *spared* if no other is met soon."""
@@ -232,4 +232,4 @@ class _Bag:
     def _swap(self, a: int, b: int) -> None:
         names = self._names
         names[a], names[b] = names[b], names[a]
-        self._places[names[a]], self._places[names[b]] = a, b
+        self._positions[names[a]], self._positions[names[b]] = a, b

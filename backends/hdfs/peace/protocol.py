@@ -18,7 +18,7 @@ MOST_CHUNKS = 4096
 """How many chunks one request asks for at most."""
 
 
-class Kind(enum.IntEnum):
+class PeaceKind(enum.IntEnum):
     """What a frame is: a writer's are below 64, a coordinator's above."""
 
     ASK = 1
@@ -106,12 +106,12 @@ def handshake(secret: bytes) -> Handshake:
     return Handshake(MARK, secret, server=Role.COORDINATOR, client=Role.WRITER, max_body_bytes=MAX_BODY_BYTES)
 
 
-def decode_head(data: bytes) -> tuple[Kind, int, int]:
+def decode_head(data: bytes) -> tuple[PeaceKind, int, int]:
     """Kind, request and length in the `SEALED_HEAD.size` bytes of *data*. Raise `BadFrame` if they are none."""
     kind, request, length = SEALED_HEAD.unpack(data)
     if length > MAX_BODY_BYTES:
         raise BadFrame(f"a body has at most {MAX_BODY_BYTES} bytes, not {length}")
     try:
-        return Kind(kind), request, length
+        return PeaceKind(kind), request, length
     except ValueError:
         raise BadFrame(f"there is no frame of kind {kind}") from None

@@ -1,7 +1,7 @@
-"""When the chunks of a checkpoint go: timesteps over the planner of `peace.py`. Pure: no clock, no socket.
+"""When the chunks of a checkpoint go: timesteps over `planner.py`. Pure: no clock, no socket.
 
     schedule = Schedule(network)
-    number = schedule.ask(Request("10.0.1.1:9866", replicas=3, chunks=8))
+    number = schedule.ask(ChunkRequest("10.0.1.1:9866", replicas=3, chunks=8))
     for grant in schedule.start():     # these chunks may be written now, each where its pipeline says
         ...
     schedule.done(grant.number)        # and then look at start() again
@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from safekeeper.backends.hdfs.peace.network import Network, NoPlan
-from safekeeper.backends.hdfs.peace.planner import Pipeline, Residual, Rules
+from safekeeper.backends.hdfs.peace.planner import ReplicaPipeline, Residual, Rules
 
 DONE_FRACTION = 0.8
 """The part of a timestep's writes that must be done before the next one starts."""
@@ -44,7 +44,7 @@ _TRIES = 100  # on an idle network only an unlucky order of racks fails; it does
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ChunkRequest:
     """A writer wants to write chunks."""
 
     writer: str
@@ -62,11 +62,11 @@ class Grant:
     number: int
     request: int
     timestep: int
-    pipeline: Pipeline
+    pipeline: ReplicaPipeline
 
 
 @dataclass(slots=True)
-class _Place:
+class _QueuePlace:
     """Where a checkpoint stands in the queue."""
 
     number: int
@@ -86,9 +86,9 @@ class _Place:
 class _Waiting:
     """A request of which chunks are left."""
 
-    place: _Place
+    place: _QueuePlace
     number: int
-    request: Request
+    request: ChunkRequest
     chunks: int
 
 
@@ -118,7 +118,7 @@ class Schedule:
         """Of each writer, in order."""
         self._full: set[str] = set()
         """The writers that nothing more fits for in this timestep."""
-        self._places: dict[tuple[str, str], _Place] = {}
+        self._places: dict[tuple[str, str], _QueuePlace] = {}
         self._granted = self._finished = 0  # in this timestep
         self._any_done = False  # of this timestep or an earlier one, since this one began
         self._requests = self._grants = 0  # the last numbers given
@@ -155,18 +155,18 @@ class Schedule:
         self._full.clear()
         return [one.number for queue in self._queues.values() for one in queue if not self._can_plan(one.request)]
 
-    def _can_plan(self, request: Request) -> bool:
+    def _can_plan(self, request: ChunkRequest) -> bool:
         try:
             self._residual.check(request.writer, request.replicas)
         except NoPlan:
             return False
         return True
 
-    def ask(self, request: Request) -> int:
+    def ask(self, request: ChunkRequest) -> int:
         """Queue *request* and return its number. Raise `NoPlan` when it can never be served."""
         self._residual.check(request.writer, request.replicas)
         self._requests += 1
-        waiting = _Waiting(self._place(request, self._requests), self._requests, request, request.chunks)
+        waiting = _Waiting(self._place_of(request, self._requests), self._requests, request, request.chunks)
         self._queues.setdefault(request.writer, deque()).append(waiting)
         return waiting.number
 
@@ -205,7 +205,7 @@ class Schedule:
             else:
                 del self._queues[writer]
 
-    def stand(self, writer: str, replicas: int) -> Pipeline:
+    def stand(self, writer: str, replicas: int) -> ReplicaPipeline:
         """A pipeline for something that stays open and is written a little at a time: it takes no turn.
 
         Such pipelines are spread over the network as chunks are, but take nothing from them.
@@ -218,8 +218,8 @@ class Schedule:
             self._standing = Residual(self.network, self._generator)
         raise NoPlan(f"{replicas} replicas of {writer} do not fit on an idle network: look at its links")
 
-    def _place(self, request: Request, number: int) -> _Place:
-        place = _Place(number, self.timestep, self.timestep)
+    def _place_of(self, request: ChunkRequest, number: int) -> _QueuePlace:
+        place = _QueuePlace(number, self.timestep, self.timestep)
         if request.checkpoint:
             place = self._places.setdefault((request.writer, request.checkpoint), place)
             place.last_used = self.timestep
@@ -232,8 +232,8 @@ class Schedule:
 
     def _ask_the_first(self) -> None:
         """Let the writers that are first in line try again."""
-        heads = (self._head(writer) for writer in self._full if writer in self._queues)
-        self._full.difference_update(writer for _, writer in heapq.nsmallest(_FIRST_IN_LINE, heads))
+        ranked = (self._ranked(writer) for writer in self._full if writer in self._queues)
+        self._full.difference_update(writer for _, writer in heapq.nsmallest(_FIRST_IN_LINE, ranked))
         self._has_freed = False
 
     def _next_timestep(self) -> None:
@@ -252,20 +252,20 @@ class Schedule:
 
     def _fill(self) -> list[Grant]:
         """Grant what fits, the earliest request first; a writer that something does not fit for is done with."""
-        heads = [self._head(writer) for writer in self._queues if writer not in self._full]
-        heapq.heapify(heads)
-        if heads and self._rules == "ours":
+        ranked = [self._ranked(writer) for writer in self._queues if writer not in self._full]
+        heapq.heapify(ranked)
+        if ranked and self._rules == "ours":
             self._residual.spared = self._next_to_send()
         grants: list[Grant] = []
-        while heads:
-            _, writer = heapq.heappop(heads)
+        while ranked:
+            _, writer = heapq.heappop(ranked)
             queue = self._queues[writer]
             if not self._grant_chunks(queue[0], grants):
                 self._full.add(writer)
                 continue
             queue.popleft()
             if queue:
-                heapq.heappush(heads, self._head(writer))
+                heapq.heappush(ranked, self._ranked(writer))
             else:
                 del self._queues[writer]
         self._granted += len(grants)
@@ -274,9 +274,9 @@ class Schedule:
     def _next_to_send(self) -> frozenset[str]:
         """The writers that need their wires soon: those that have begun and wait, and one more for each rack."""
         count = sum(queue[0].place.begun for queue in self._queues.values()) + len(self.network.links)
-        return frozenset(writer for _, writer in heapq.nsmallest(count, map(self._head, self._queues)))
+        return frozenset(writer for _, writer in heapq.nsmallest(count, map(self._ranked, self._queues)))
 
-    def _head(self, writer: str) -> tuple[tuple[bool, int], str]:
+    def _ranked(self, writer: str) -> tuple[tuple[bool, int], str]:
         """A writer whose requests wait, with the rank of the first of them: the lowest goes first."""
         return self._queues[writer][0].place.rank(self.timestep), writer
 

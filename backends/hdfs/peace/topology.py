@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from safekeeper.backends.hdfs.peace.network import WIRE_CAPACITY, Link, Network, Node
+from safekeeper.backends.hdfs.peace.network import WIRE_CAPACITY, Link, Network, NetworkNode
 from safekeeper.errors import SafekeeperError
 from safekeeper.url import guess
 
@@ -92,11 +92,11 @@ class Topology:
                 "or measure them with `safekeeper peace calibrate`"
             )
         network = Network(
-            (Node(name, rack, self.wire, self.wire) for name, rack in self.nodes.items()), self._links(racks)
+            (NetworkNode(name, rack, self.wire, self.wire) for name, rack in self.nodes.items()), self._links(racks)
         )
         for name, rack in self.senders.items():
             if rack in racks:
-                network.add(Node(name, rack, self.wire, 0))
+                network.add(NetworkNode(name, rack, self.wire, 0))
         return network
 
     def _links(self, racks: list[str]) -> Iterator[Link]:

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from safekeeper.backends.hdfs.peace.network import Link, Network, Node
+from safekeeper.backends.hdfs.peace.network import Link, Network, NetworkNode
 
 unhurried = settings(deadline=None)
 """For properties: how long an example takes says nothing on a machine that others use, too."""
@@ -13,7 +13,7 @@ unhurried = settings(deadline=None)
 
 def two_racks(per_rack=4, wire=2, link=4):
     """A network of two racks with addresses as the tests read them: `rack.server`."""
-    nodes = [Node(f"{rack}.{n}", f"/{rack}", wire, wire) for rack in (1, 2) for n in range(1, per_rack + 1)]
+    nodes = [NetworkNode(f"{rack}.{n}", f"/{rack}", wire, wire) for rack in (1, 2) for n in range(1, per_rack + 1)]
     return Network(nodes, [Link("/1", "/2", link), Link("/2", "/1", link)])
 
 
@@ -23,12 +23,14 @@ def networks(draw):
     sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
     capacity = st.integers(1, 3)
     nodes = [
-        Node(f"{rack}.{n}", f"/{rack}", draw(capacity), draw(capacity))
+        NetworkNode(f"{rack}.{n}", f"/{rack}", draw(capacity), draw(capacity))
         for rack, size in enumerate(sizes)
         for n in range(size)
     ]
     nodes += [
-        Node(f"{rack}.sender", f"/{rack}", draw(capacity), 0) for rack in range(len(sizes)) if draw(st.booleans())
+        NetworkNode(f"{rack}.sender", f"/{rack}", draw(capacity), 0)
+        for rack in range(len(sizes))
+        if draw(st.booleans())
     ]
     racks = [f"/{rack}" for rack in range(len(sizes))]
     if len(racks) == 1:

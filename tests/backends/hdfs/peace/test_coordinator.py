@@ -21,8 +21,8 @@ from safekeeper.backends.hdfs.peace import coordinator as coordinator_module
 from safekeeper.backends.hdfs.peace import protocol
 from safekeeper.backends.hdfs.peace.client import PeacePlacement
 from safekeeper.backends.hdfs.peace.coordinator import Coordinator
-from safekeeper.backends.hdfs.peace.network import Link, Network, Node
-from safekeeper.backends.hdfs.peace.protocol import Ask, Kind, Role, handshake
+from safekeeper.backends.hdfs.peace.network import Link, Network, NetworkNode
+from safekeeper.backends.hdfs.peace.protocol import Ask, PeaceKind, Role, handshake
 from safekeeper.errors import Unavailable
 from safekeeper.wire import BadFrame
 
@@ -31,7 +31,9 @@ SECRET = "a secret for the tests"
 
 def network(per_rack=4, wire=2, link=4):
     """Two racks of DataNodes whose addresses tell their rack and number."""
-    nodes = [Node(f"10.0.{rack}.{n}:9866", f"/{rack}", wire, wire) for rack in (1, 2) for n in range(1, per_rack + 1)]
+    nodes = [
+        NetworkNode(f"10.0.{rack}.{n}:9866", f"/{rack}", wire, wire) for rack in (1, 2) for n in range(1, per_rack + 1)
+    ]
     return Network(nodes, [Link("/1", "/2", link), Link("/2", "/1", link)])
 
 
@@ -260,8 +262,8 @@ def test_a_coordinator_that_came_back_is_found(start, monkeypatch):
 SERVE = """
 import sys
 from safekeeper.backends.hdfs.peace.coordinator import Coordinator
-from safekeeper.backends.hdfs.peace.network import Link, Network, Node
-nodes = [Node(f"10.0.{rack}.{n}:9866", f"/{rack}", 1, 1) for rack in (1, 2) for n in range(1, 5)]
+from safekeeper.backends.hdfs.peace.network import Link, Network, NetworkNode
+nodes = [NetworkNode(f"10.0.{rack}.{n}:9866", f"/{rack}", 1, 1) for rack in (1, 2) for n in range(1, 5)]
 network = Network(nodes, [Link("/1", "/2", 1), Link("/2", "/1", 1)])
 with Coordinator(network, sys.argv[1], patience_seconds=float(sys.argv[2])) as coordinator:
     print(coordinator.port, flush=True)
@@ -372,18 +374,18 @@ HEAD = wire.SEALED_HEAD
     [
         lambda seal: HEAD.pack(99, 1, 0) + bytes(16),
         lambda seal: HEAD.pack(1, 1, 1 << 30),
-        lambda seal: seal.encode(Kind.GRANT, 1, GOOD),
-        lambda seal: seal.encode(Kind.ASK, 1, GOOD + b"x"),
-        lambda seal: seal.encode(Kind.ASK, 1, GOOD[:-1]),
-        lambda seal: seal.encode(Kind.ASK, 1, struct.pack("<II", 0, 1) + GOOD[8:]),
-        lambda seal: seal.encode(Kind.ASK, 1, struct.pack("<II", 3, 0) + GOOD[8:]),
-        lambda seal: seal.encode(Kind.ASK, 1, struct.pack("<II", 3, 1 << 31) + GOOD[8:]),
-        lambda seal: seal.encode(Kind.ASK, 1, struct.pack("<III", 3, 1, 1 << 31)),
-        lambda seal: seal.encode(Kind.ASK, 1, GOOD.replace(b"10.0", b"\xff\xfe\xff\xfe")),
-        lambda seal: seal.encode(Kind.ASK, 1, GOOD)[:-1] + b"\0",
-        lambda seal: seal.encode(Kind.ASK, 1, GOOD) * 2,
-        lambda seal: seal.encode(Kind.ASK, 1, GOOD) + seal.encode(Kind.ASK, 1, GOOD),
-        lambda seal: seal.encode(Kind.DONE, 1, b"") and seal.encode(Kind.ASK, 1, GOOD),
+        lambda seal: seal.encode(PeaceKind.GRANT, 1, GOOD),
+        lambda seal: seal.encode(PeaceKind.ASK, 1, GOOD + b"x"),
+        lambda seal: seal.encode(PeaceKind.ASK, 1, GOOD[:-1]),
+        lambda seal: seal.encode(PeaceKind.ASK, 1, struct.pack("<II", 0, 1) + GOOD[8:]),
+        lambda seal: seal.encode(PeaceKind.ASK, 1, struct.pack("<II", 3, 0) + GOOD[8:]),
+        lambda seal: seal.encode(PeaceKind.ASK, 1, struct.pack("<II", 3, 1 << 31) + GOOD[8:]),
+        lambda seal: seal.encode(PeaceKind.ASK, 1, struct.pack("<III", 3, 1, 1 << 31)),
+        lambda seal: seal.encode(PeaceKind.ASK, 1, GOOD.replace(b"10.0", b"\xff\xfe\xff\xfe")),
+        lambda seal: seal.encode(PeaceKind.ASK, 1, GOOD)[:-1] + b"\0",
+        lambda seal: seal.encode(PeaceKind.ASK, 1, GOOD) * 2,
+        lambda seal: seal.encode(PeaceKind.ASK, 1, GOOD) + seal.encode(PeaceKind.ASK, 1, GOOD),
+        lambda seal: seal.encode(PeaceKind.DONE, 1, b"") and seal.encode(PeaceKind.ASK, 1, GOOD),
     ],
     ids=[
         "unknown kind",
@@ -418,7 +420,7 @@ def test_a_writer_that_reads_nothing_is_hung_up_on(raw, start):
     """Its rack is not known, which it is told, with the name that it gave."""
     coordinator, connection, seal = raw
     long_name = Ask("10.9.9.9", "r" * 60_000, 3, 1, "g").encode()
-    frames = (seal.encode(Kind.ASK, number, long_name) for number in range(10_000))
+    frames = (seal.encode(PeaceKind.ASK, number, long_name) for number in range(10_000))
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
         deque(map(connection.sendall, frames), maxlen=0)
     eventually(lambda: coordinator.status().writers == 0)
@@ -453,8 +455,8 @@ def test_another_writers_turn_cannot_be_ended(raw, start):
     coordinator, connection, seal = raw
     with start.writer(coordinator).chunks(1, 3, "g") as turns, turns.take():
         for number in range(20):
-            connection.sendall(seal.encode(Kind.DONE, 1, protocol.number(number)))
-        connection.sendall(seal.encode(Kind.STAND, 2, GOOD))
+            connection.sendall(seal.encode(PeaceKind.DONE, 1, protocol.number(number)))
+        connection.sendall(seal.encode(PeaceKind.STAND, 2, GOOD))
         assert receive(connection, HEAD.size)
         assert coordinator.status().running == 1
 
@@ -472,4 +474,4 @@ def test_a_port_that_is_taken_is_an_error_of_one_line(start):
 
 def test_a_frame_that_is_too_long_is_not_sent():
     with pytest.raises(BadFrame, match="at most 65536 bytes"):
-        handshake(b"x" * 16).seal(Role.WRITER).encode(Kind.ASK, 1, bytes(70_000))
+        handshake(b"x" * 16).seal(Role.WRITER).encode(PeaceKind.ASK, 1, bytes(70_000))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from safekeeper.backends.hdfs.peace.network import Link, Network, Node, NoPlan, replicas_per_rack
+from safekeeper.backends.hdfs.peace.network import Link, Network, NetworkNode, NoPlan, replicas_per_rack
 from safekeeper.backends.hdfs.peace.planner import Residual
 
 from .networks import check_pipeline, most_per_rack, networks, two_racks, unhurried, used
@@ -148,14 +148,14 @@ def test_a_spared_server_passes_on_only_what_no_other_can():
 def test_racks_of_the_replicas(sizes, writer, replicas, racks):
     names = [f"/{rack}" for rack in range(len(sizes))]
     links = [Link(a, b, 9) for a in names for b in names if a != b]
-    network = Network([Node(f"{r}.{n}", f"/{r}") for r, size in enumerate(sizes) for n in range(size)], links)
+    network = Network([NetworkNode(f"{r}.{n}", f"/{r}") for r, size in enumerate(sizes) for n in range(size)], links)
     found = Residual(network, random.Random(1)).place(writer, replicas).nodes
     assert "".join(name[0] for name in found).replace("2", "1") == racks
     assert (writer in found) == (writer == "1.0")  # alone in its rack, and no rack takes all three
 
 
 def test_the_own_disk_is_used_only_where_the_others_are_too_few():
-    network = Network([Node(f"0.{n}", "/0") for n in range(3)])
+    network = Network([NetworkNode(f"0.{n}", "/0") for n in range(3)])
     pipeline = Residual(network, random.Random(1)).place("0.0", 3)
     assert pipeline.nodes[0] == "0.0"
     assert len(pipeline.edges) == 4  # two hops; nothing goes over a wire for the first replica
@@ -176,10 +176,12 @@ def test_a_server_that_is_no_data_node_sends_from_its_rack():
 
 def test_racks_without_a_way_between_them_are_refused():
     with pytest.raises(ValueError, match="there is no way from /0 to /1: give the links"):
-        Network([Node("0.0", "/0"), Node("1.0", "/1")])
+        Network([NetworkNode("0.0", "/0"), NetworkNode("1.0", "/1")])
 
 
-@pytest.mark.parametrize("bad", [lambda: Node("a", "/1", send=0), lambda: Link("/1", "/2", 0)], ids=["wire", "link"])
+@pytest.mark.parametrize(
+    "bad", [lambda: NetworkNode("a", "/1", send=0), lambda: Link("/1", "/2", 0)], ids=["wire", "link"]
+)
 def test_an_edge_without_capacity_is_refused(bad):
     with pytest.raises(ValueError, match="one chunk a timestep is the least"):
         bad()
@@ -205,7 +207,7 @@ def test_the_work_for_a_chunk_does_not_grow_with_the_number_of_servers():
     def draws_per_chunk(per_rack):
         racks = [f"/{rack}" for rack in range(10)]
         links = [link for rack in racks for link in (Link(rack, "/core", 999), Link("/core", rack, 999))]
-        network = Network([Node(f"{rack}.{n}", rack) for rack in racks for n in range(per_rack)], links)
+        network = Network([NetworkNode(f"{rack}.{n}", rack) for rack in racks for n in range(per_rack)], links)
         generator = Counting(1)
         placed = place_all(network, generator, 3)[1]
         return generator.draws / len(placed)
