@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from safekeeper.backends.hdfs.peace.client import WAIT_SECONDS
-from safekeeper.backends.hdfs.peace.network import WIRE_CAPACITY
+from safekeeper.backends.hdfs.peace.defaults import WAIT_SECONDS, WIRE_CAPACITY
 from safekeeper.errors import BadUrl
 from safekeeper.url import Size, Url
 

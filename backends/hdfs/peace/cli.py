@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from safekeeper.backends.hdfs.peace.connect import SECRET_VARIABLE, host_and_port, read_secret
-from safekeeper.backends.hdfs.peace.network import WIRE_CAPACITY
+from safekeeper.backends.hdfs.peace.defaults import WIRE_CAPACITY
 from safekeeper.backends.hdfs.peace.topology import BadTopology, Topology, link_capacity
 from safekeeper.errors import BadUrl
 from safekeeper.url import Url

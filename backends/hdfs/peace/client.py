@@ -19,6 +19,7 @@ from typing import Self
 from safekeeper import wire
 from safekeeper.backend import PlacementCounts
 from safekeeper.backends.hdfs.peace import protocol
+from safekeeper.backends.hdfs.peace.defaults import WAIT_SECONDS
 from safekeeper.backends.hdfs.peace.protocol import Ask, Granted, PeaceKind, Role
 from safekeeper.backends.hdfs.placement import Tally, Turn
 from safekeeper.wire import BadFrame, Body
@@ -27,9 +28,6 @@ log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 2.0
 """How long the coordinator may take to accept a connection, and to say the first thing about a request."""
-
-WAIT_SECONDS = 60.0
-"""How long a request waits for its first and each further turn at most, however alive the coordinator is."""
 
 RETRY_SECONDS = 5.0
 """How long after a failure the coordinator is not asked again."""

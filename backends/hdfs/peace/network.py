@@ -18,10 +18,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from safekeeper.backends.hdfs.peace.defaults import WIRE_CAPACITY
 from safekeeper.errors import SafekeeperError
-
-WIRE_CAPACITY = 2
-"""Chunks that a wire takes in one timestep: two writers fill a client's wire, and a DataNode serves two well."""
 
 
 class NoPlan(SafekeeperError):

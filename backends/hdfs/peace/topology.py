@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from safekeeper.backends.hdfs.peace.network import WIRE_CAPACITY, Link, Network, NetworkNode
+from safekeeper.backends.hdfs.peace.defaults import WIRE_CAPACITY
+from safekeeper.backends.hdfs.peace.network import Link, Network, NetworkNode
 from safekeeper.errors import SafekeeperError
 from safekeeper.url import guess
 
