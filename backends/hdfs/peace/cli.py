@@ -69,9 +69,9 @@ def calibrate(
 
     The file has no DataNodes: the coordinator reads these from the NameNode. Run it while the network is idle.
     """
-    from safekeeper.backends.hdfs.peace.serve import calibrate as measure
+    from safekeeper.backends.hdfs.peace.serve import measure_topology
 
-    found, rates = measure(_hdfs_url(url), Topology(wire=wire), rack, seconds)
+    found, rates = measure_topology(_hdfs_url(url), Topology(wire=wire), rack, seconds)
     found.with_nodes({}).save(output)
     print(f"wire {rates.wire / 1e6:.1f} MB/s, {found.wire} chunks a timestep")
     if rates.link is not None:

@@ -22,7 +22,7 @@ Write = Callable[[str, float], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class ProbeWriter:
     """Somebody who can load the network."""
 
     host: str
@@ -46,7 +46,7 @@ class Rates:
         return Topology(topology.nodes, topology.wire, link, topology.senders)
 
 
-def measure(writers: Sequence[Writer], nodes: Mapping[str, str], seconds: float) -> Rates:
+def measure_rates(writers: Sequence[ProbeWriter], nodes: Mapping[str, str], seconds: float) -> Rates:
     """The rates of the network of *nodes*, addresses with their racks. It takes twice *seconds*.
 
     All *writers* must be of one rack. Raise `BadTopology` where there is no DataNode to write to.
@@ -64,7 +64,7 @@ def measure(writers: Sequence[Writer], nodes: Mapping[str, str], seconds: float)
     return Rates(wire, link, link_is_least=link > 0.8 * wire * len(writers))
 
 
-def _rate(writers: Sequence[Writer], nodes: Sequence[str], seconds: float) -> float:
+def _rate(writers: Sequence[ProbeWriter], nodes: Sequence[str], seconds: float) -> float:
     """Bytes a second of all writers together, each writing to several of *nodes*."""
     streams = [writer for writer in writers for _ in range(STREAMS)]
     targets = islice(cycle(nodes), len(streams))

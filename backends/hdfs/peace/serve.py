@@ -13,7 +13,7 @@ from safekeeper.backends.hdfs.client import Client
 from safekeeper.backends.hdfs.options import HdfsOptions, settings_of, uri_of
 from safekeeper.backends.hdfs.peace.connect import address_towards
 from safekeeper.backends.hdfs.peace.coordinator import LEASE_SECONDS, Coordinator
-from safekeeper.backends.hdfs.peace.measure import Rates, Write, Writer, measure
+from safekeeper.backends.hdfs.peace.measure import ProbeWriter, Rates, Write, measure_rates
 from safekeeper.backends.hdfs.peace.topology import BadTopology, Topology
 from safekeeper.errors import Unavailable
 from safekeeper.url import Url
@@ -95,7 +95,7 @@ def _look_after(
             log.warning("the DataNodes are not known at the moment, the plan stays: %s", problem)
 
 
-def calibrate(url: Url, topology: Topology, rack: str, seconds: float) -> tuple[Topology, Rates]:
+def measure_topology(url: Url, topology: Topology, rack: str, seconds: float) -> tuple[Topology, Rates]:
     """Measure from this host, in *rack* unless it is a DataNode; the topology with what was found.
 
     It writes files below a folder of its own at the root of the HDFS and removes them.
@@ -110,14 +110,14 @@ def calibrate(url: Url, topology: Topology, rack: str, seconds: float) -> tuple[
             raise BadTopology(f"{host} is no DataNode: say with --rack which of {racks} it is in")
         folder = f"/safekeeper-calibrate-{secrets.token_hex(6)}"
         try:
-            rates = measure([Writer(host, rack, writer_of(client, folder))], nodes, seconds)
+            rates = measure_rates([ProbeWriter(host, rack, probe_of(client, folder))], nodes, seconds)
         finally:
             client.delete(folder)
         return rates.applied_to(topology.with_nodes(nodes)), rates
 
 
-def writer_of(client: Client, folder: str) -> Write:
-    """What loads the way to a DataNode: `calibrate.Write`."""
+def probe_of(client: Client, folder: str) -> Write:
+    """What loads the way to a DataNode: `measure.Write`."""
 
     def write(node: str, seconds: float) -> float:
         path = f"{folder}/{secrets.token_hex(8)}"

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from safekeeper.backends.hdfs.peace.measure import Rates, Writer, measure
+from safekeeper.backends.hdfs.peace.measure import ProbeWriter, Rates, measure_rates
 from safekeeper.backends.hdfs.peace.planner import Residual
 from safekeeper.backends.hdfs.peace.topology import BadTopology, Topology, link_capacity
 
@@ -69,12 +69,12 @@ def writer(host, rack, rates, log):
         log.append((host, node))
         return rates[NODES[node]]
 
-    return Writer(host, rack, write)
+    return ProbeWriter(host, rack, write)
 
 
 def test_a_narrow_link_is_found_and_the_own_disk_is_not_measured():
     log = []
-    rates = measure([writer("10.0.1.1", "/1", {"/1": 1000, "/2": 250}, log)], NODES, 0)
+    rates = measure_rates([writer("10.0.1.1", "/1", {"/1": 1000, "/2": 250}, log)], NODES, 0)
     assert sorted(log) == [("10.0.1.1", "10.0.1.2:9866")] * 2 + [
         ("10.0.1.1", "10.0.2.1:9866"),
         ("10.0.1.1", "10.0.2.2:9866"),
@@ -92,4 +92,4 @@ def test_a_link_that_is_no_narrower_than_the_wire_is_the_least_it_can_be():
 
 def test_nothing_can_be_measured_where_there_is_nobody_else():
     with pytest.raises(BadTopology, match="no DataNode on another host"):
-        measure([writer("10.0.1.1", "/1", {}, [])], {"10.0.1.1:9866": "/1"}, 0)
+        measure_rates([writer("10.0.1.1", "/1", {}, [])], {"10.0.1.1:9866": "/1"}, 0)
