@@ -1,4 +1,4 @@
-"""The coordinator of Peace beside the driver: for `hdfs:` URLs with `placement=peace` that name none."""
+"""The coordinator of Peace beside the Spark driver: for `hdfs:` URLs with `placement=peace` that name none."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Residual:
                 self._close(edge)
 
     def give_back(self, edges: Iterable[int]) -> None:
-        """The contrary of `take`."""
+        """The inverse of `take`."""
         for edge in edges:
             self._left[edge] += 1
             if self._left[edge] == 1:

@@ -56,7 +56,7 @@ class Ask:
 
     @classmethod
     def decode(cls, body: Body) -> Self:
-        """The contrary. Raise `BadFrame` if it is none."""
+        """The inverse of `encode`. Raise `BadFrame` if it is none."""
         replicas, chunks = body.u32(), body.u32()
         host, rack, checkpoint = body.text(), body.text(), body.text()
         body.end()
@@ -84,7 +84,7 @@ class Granted:
 
     @classmethod
     def decode(cls, body: Body) -> Self:
-        """The contrary. Raise `BadFrame` if it is none."""
+        """The inverse of `encode`. Raise `BadFrame` if it is none."""
         number, timestep, lease = body.u32(), body.u32(), body.u32()
         nodes = tuple(body.text() for _ in range(body.u32()))
         body.end()

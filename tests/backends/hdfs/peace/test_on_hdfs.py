@@ -154,7 +154,7 @@ def test_calibrating_needs_another_host(hdfs_url, tmp_path):
 
 
 def test_a_query_on_spark_has_the_hit_rate_in_its_metrics(hdfs_url, tmp_path):
-    """With no coordinator in the URL, there is one beside the driver."""
+    """With no coordinator in the URL, there is one beside the Spark driver."""
     (tmp_path / "inputs").mkdir()
     (tmp_path / "inputs" / "1.json").write_text("".join(f'{{"first": {20_000 * n}}}\n' for n in range(3)))
     job = [sys.executable, str(HERE / "peace_query.py"), f"{hdfs_url}?{OPTIONS}"]
