@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
-from safekeeper.backends.hbase.errors import Misconfigured
 from safekeeper.backends.hbase.layout import (
     CHECKPOINT,
     FIRST_GROUP,
@@ -32,6 +31,7 @@ from safekeeper.backends.hbase.options import HBaseOptions, Place, parse
 from safekeeper.backends.hbase.sweeper import Sweeper
 from safekeeper.backends.hbase.table import Change, Table, delete, put
 from safekeeper.backends.shared.checksums import check, damaged
+from safekeeper.backends.shared.errors import Misconfigured
 from safekeeper.backends.shared.server_clock import Clock
 from safekeeper.errors import BadUrl, Unavailable
 from safekeeper.url import Url

@@ -7,14 +7,8 @@ from typing import Any
 
 from safekeeper.backends.hbase import thrift
 from safekeeper.backends.hbase.options import Place
+from safekeeper.backends.shared.errors import Misconfigured
 from safekeeper.errors import Unavailable
-
-
-class Misconfigured(Unavailable):
-    """The server was reached, or could be, and trying again does not help: the URL or the server must be changed.
-
-    When a store is opened this becomes a `BadUrl`.
-    """
 
 
 class MissingTable(Misconfigured):

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from safekeeper.backends.hbase.connections import Connections
-from safekeeper.backends.hbase.errors import Misconfigured, MissingTable, TableExists, explain_opening
+from safekeeper.backends.hbase.errors import MissingTable, TableExists, explain_opening
 from safekeeper.backends.hbase.layout import FAMILY, TOKEN
 from safekeeper.backends.hbase.options import HBaseOptions, Place
 from safekeeper.backends.hbase.thrift import BatchMutation, ColumnDescriptor, Mutation, Scan
 from safekeeper.backends.shared import server_clock as clock
+from safekeeper.backends.shared.errors import Misconfigured
 from safekeeper.errors import Unavailable
 
 _READ_BYTES = 8 * 1024 * 1024

@@ -11,13 +11,13 @@ from operator import and_
 from typing import Any, Self
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope
-from safekeeper.backends.redis.errors import Misconfigured
 from safekeeper.backends.redis.layout import BUCKETS, Group, Head, decode, group_list, locate
 from safekeeper.backends.redis.options import Address, Connect, RedisOptions, parse
 from safekeeper.backends.redis.routing import Request, Router
 from safekeeper.backends.redis.server import Command, Link
 from safekeeper.backends.redis.writing import Writer
 from safekeeper.backends.shared.checksums import check, damaged
+from safekeeper.backends.shared.errors import Misconfigured
 from safekeeper.errors import BadUrl
 from safekeeper.url import Url
 

@@ -7,15 +7,8 @@ import ssl
 from redis import exceptions
 
 from safekeeper.backends.redis.options import Address
+from safekeeper.backends.shared.errors import Misconfigured
 from safekeeper.errors import Unavailable
-
-
-class Misconfigured(Unavailable):
-    """The server was reached, or could be, and trying again does not help: the URL or the server must be changed.
-
-    When a store is opened this becomes a `BadUrl`.
-    """
-
 
 BY_CODE = {
     "LOADING": "is still loading its data: try again in a moment",

@@ -11,9 +11,10 @@ from typing import Any
 from redis import exceptions
 
 from safekeeper.backend import Survives
-from safekeeper.backends.redis.errors import Misconfigured, code_of, explain_connecting
+from safekeeper.backends.redis.errors import code_of, explain_connecting
 from safekeeper.backends.redis.options import Address, Connect, Wire
 from safekeeper.backends.shared.connection_pool import Idle
+from safekeeper.backends.shared.errors import Misconfigured
 from safekeeper.errors import Unavailable
 
 Command = Sequence[bytes | memoryview]
