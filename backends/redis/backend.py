@@ -13,9 +13,9 @@ from typing import Any, Self
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope
 from safekeeper.backends.redis.layout import BUCKETS, Group, Head, decode, group_list, locate
 from safekeeper.backends.redis.options import Address, Connect, RedisOptions, parse
-from safekeeper.backends.redis.routing import Request, Router
-from safekeeper.backends.redis.server import Command, Link
-from safekeeper.backends.redis.writing import Writer
+from safekeeper.backends.redis.routing import BucketRequest, Router
+from safekeeper.backends.redis.server import Command, RedisConnection
+from safekeeper.backends.redis.writing import RedisWriter
 from safekeeper.backends.shared.checksums import check, damaged
 from safekeeper.backends.shared.errors import Misconfigured
 from safekeeper.errors import BadUrl
@@ -36,7 +36,7 @@ class RedisBackend(Backend):
         super().__init__()
         self._options = options
         self._router = Router(address, connect, options)
-        self._writer = Writer(self._router, options)
+        self._writer = RedisWriter(self._router, options)
         facts = self._router.facts()
         if options.aof and not all(server.waits_for_aof for server in facts):
             raise Misconfigured(f"{address}: aof=yes needs Redis 7.2 or Valkey, with appendonly yes")
@@ -93,7 +93,7 @@ class RedisBackend(Backend):
         for start in range(0, len(asked), _REQUESTS_TOGETHER):
             window = asked[start : start + _REQUESTS_TOGETHER]
             requests = [
-                Request.of(where.bucket, b"HMGET", where.ids, *[id.key for id in some]) for where, some in window
+                BucketRequest.of(where.bucket, b"HMGET", where.ids, *[id.key for id in some]) for where, some in window
             ]
             for (where, some), answer in zip(window, self._router.ask(requests), strict=True):
                 for id, stored in zip(some, answer, strict=True):
@@ -104,7 +104,7 @@ class RedisBackend(Backend):
         values = {}
         for id, head in heads.items():
             where = locate(self._options.prefix, id.group)
-            parts = self._router.ask([Request.of(where.bucket, b"GET", name) for name in head.names(where)])
+            parts = self._router.ask([BucketRequest.of(where.bucket, b"GET", name) for name in head.names(where)])
             if None not in parts:
                 values[id] = check(where, id.key, head.checksum, b"".join(parts))
         return values
@@ -113,7 +113,7 @@ class RedisBackend(Backend):
         self.check_open()
         scan = _KeyScan(locate(self._options.prefix, group))
         while not scan.done:
-            (answer,) = self._router.ask([Request(scan.group.bucket, scan.command)])
+            (answer,) = self._router.ask([BucketRequest(scan.group.bucket, scan.command)])
             for key in scan.step(answer):
                 yield key
                 self.check_open()
@@ -122,7 +122,9 @@ class RedisBackend(Backend):
         self.check_open()
         for start in range(0, BUCKETS, _BUCKETS_TOGETHER):
             buckets = range(start, start + _BUCKETS_TOGETHER)
-            lists = [Request.of(bucket, b"SMEMBERS", group_list(self._options.prefix, bucket)) for bucket in buckets]
+            lists = [
+                BucketRequest.of(bucket, b"SMEMBERS", group_list(self._options.prefix, bucket)) for bucket in buckets
+            ]
             for name in itertools.chain.from_iterable(self._router.ask(lists)):
                 yield name.decode()
                 self.check_open()
@@ -143,12 +145,12 @@ class _KeyScan:
     _cursor: bytes = b"0"
     _server: str = ""
 
-    def command(self, link: Link) -> Command:
-        if not link.facts.scans_keys:
+    def command(self, connection: RedisConnection) -> Command:
+        if not connection.facts.scans_keys:
             self._cursor = b""
             return b"HKEYS", self.group.ids
-        if link.facts.run_id != self._server or not self._cursor:
-            self._cursor, self._server = b"0", link.facts.run_id
+        if connection.facts.run_id != self._server or not self._cursor:
+            self._cursor, self._server = b"0", connection.facts.run_id
         return b"HSCAN", self.group.ids, self._cursor, b"COUNT", _SCAN_TOGETHER, b"NOVALUES"
 
     def step(self, answer: Any) -> list[bytes]:

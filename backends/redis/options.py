@@ -65,7 +65,7 @@ class Address:
         return f"{self.host}:{self.port}" if self.port is not None else self.host
 
 
-class Wire(Protocol):
+class DriverConnection(Protocol):
     """What is used of a connection of the driver, which has no types of its own."""
 
     def connect(self) -> None: ...
@@ -75,7 +75,7 @@ class Wire(Protocol):
     def can_read(self, timeout: float) -> bool: ...
 
 
-Connect = Callable[[Address], Wire]
+Connect = Callable[[Address], DriverConnection]
 """Makes a connection, not yet connected, to a server of the store."""
 
 
@@ -116,7 +116,7 @@ def parse(url: Url, options: RedisOptions) -> tuple[Address, Connect]:
     return address, lambda to: _quiet(cls(host=to.host, port=to.port, **settings))
 
 
-def _quiet(made: Any) -> Wire:
+def _quiet(made: Any) -> DriverConnection:
     """Keep the driver from introducing itself: it would swallow the answer of a server that lets nobody in."""
     made.driver_info = made.lib_name = made.lib_version = None
     return made  # type: ignore[no-any-return]

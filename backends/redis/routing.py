@@ -20,7 +20,7 @@ from redis.crc import key_slot
 from safekeeper.backends.redis.errors import code_of, explain
 from safekeeper.backends.redis.layout import BUCKETS, group_list
 from safekeeper.backends.redis.options import Address, Connect, RedisOptions
-from safekeeper.backends.redis.server import Command, Facts, Link, Node
+from safekeeper.backends.redis.server import Command, Facts, RedisConnection, RedisNode
 from safekeeper.errors import Unavailable
 
 ELSEWHERE = frozenset({"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"})
@@ -30,15 +30,15 @@ _PAUSE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BucketRequest:
     """A question for the server that has *bucket*. It changes nothing, so it can be asked twice."""
 
     bucket: int
-    command: Callable[[Link], Command]
+    command: Callable[[RedisConnection], Command]
     """Makes the command for the connection that it goes out on."""
 
     @classmethod
-    def of(cls, bucket: int, *command: bytes) -> Request:
+    def of(cls, bucket: int, *command: bytes) -> BucketRequest:
         """A request whose command is the same on every connection."""
         return cls(bucket, lambda _: command)
 
@@ -50,13 +50,13 @@ class Router:
         self._connect = connect
         self._options = options
         self._lock = Lock()
-        self._nodes: dict[Address, Node] = {}
+        self._nodes: dict[Address, RedisNode] = {}
         self._first = address
         first = self._node(address)
         self._node_of_bucket = [first] * BUCKETS
         self._slots = [key_slot(group_list(options.prefix, bucket)) for bucket in range(BUCKETS)]
-        with first.link() as link:
-            self.in_cluster = link.facts.in_cluster
+        with first.connection() as connection:
+            self.in_cluster = connection.facts.in_cluster
         if self.in_cluster:
             self._read_map()
 
@@ -64,15 +64,15 @@ class Router:
         """What each server that has a bucket says about itself."""
         found = []
         for node in set(self._node_of_bucket):
-            with node.link() as link:
-                found.append(link.facts)
+            with node.connection() as connection:
+                found.append(connection.facts)
         return found
 
-    def node_of(self, bucket: int) -> Node:
+    def node_of(self, bucket: int) -> RedisNode:
         """The server that has *bucket*, as far as is known."""
         return self._node_of_bucket[bucket]
 
-    def ask(self, requests: Sequence[Request]) -> list[Any]:
+    def ask(self, requests: Sequence[BucketRequest]) -> list[Any]:
         """The answers to *requests*. Those for one server go out together.
 
         What a server says it does not have is asked again where it is, until the time is up; a connection that breaks
@@ -84,7 +84,7 @@ class Router:
             self.look_for_successors()
             raise
 
-    def _ask(self, requests: Sequence[Request]) -> list[Any]:
+    def _ask(self, requests: Sequence[BucketRequest]) -> list[Any]:
         answers: list[Any] = [None] * len(requests)
         give_up = time.monotonic() + self._options.timeout
         waiting: dict[int, Address | None] = dict.fromkeys(range(len(requests)))
@@ -114,9 +114,11 @@ class Router:
             waiting = again
         return answers
 
-    def _by_node(self, requests: Sequence[Request], waiting: dict[int, Address | None]) -> dict[Node, list[int]]:
+    def _by_node(
+        self, requests: Sequence[BucketRequest], waiting: dict[int, Address | None]
+    ) -> dict[RedisNode, list[int]]:
         """Which of the *waiting* requests go where: to whom the map says, or to whom the last one named."""
-        found: dict[Node, list[int]] = {}
+        found: dict[RedisNode, list[int]] = {}
         for i, sent_to in waiting.items():
             node = self._node(sent_to) if sent_to else self._node_of_bucket[requests[i].bucket]
             found.setdefault(node, []).append(i)
@@ -140,8 +142,8 @@ class Router:
             nodes = sorted(self._nodes.values(), key=lambda node: not node.is_in_touch)
         for node in nodes:
             try:
-                with node.link() as link:
-                    (slots,) = link.call([(b"CLUSTER", b"SLOTS")])
+                with node.connection() as connection:
+                    (slots,) = connection.call([(b"CLUSTER", b"SLOTS")])
             except (exceptions.RedisError, Unavailable) as error:
                 problem = error
                 continue
@@ -154,7 +156,7 @@ class Router:
 
     def _set_map(self, asked: Address, slots: Sequence[Any]) -> None:
         ranges = []
-        known: set[Node] = set()
+        known: set[RedisNode] = set()
         for first, last, *servers in slots:
             nodes = [self._node(Address(host.decode() if host else asked.host, port)) for host, port, *_ in servers]
             ranges.append((first, last, nodes[0]))
@@ -165,16 +167,16 @@ class Router:
                 if first <= slot <= last:
                     self._node_of_bucket[bucket] = node
 
-    def _forget_all_but(self, nodes: set[Node]) -> None:
+    def _forget_all_but(self, nodes: set[RedisNode]) -> None:
         with self._lock:
             for address, node in list(self._nodes.items()):
                 if node not in nodes and address != self._first:
                     self._nodes.pop(address).close()
 
-    def _node(self, address: Address) -> Node:
+    def _node(self, address: Address) -> RedisNode:
         with self._lock:
             if address not in self._nodes:
-                self._nodes[address] = Node(address, self._connect, self._options.connections)
+                self._nodes[address] = RedisNode(address, self._connect, self._options.connections)
             return self._nodes[address]
 
     def close(self) -> None:
@@ -183,12 +185,12 @@ class Router:
             node.close()
 
 
-def _exchange(node: Node, requests: Sequence[Request], asking: bool) -> list[Any]:
-    with node.link() as link:
-        commands = [request.command(link) for request in requests]
+def _exchange(node: RedisNode, requests: Sequence[BucketRequest], asking: bool) -> list[Any]:
+    with node.connection() as connection:
+        commands = [request.command(connection) for request in requests]
         if not asking:
-            return link.call(commands)
-        return link.call([each for command in commands for each in ((b"ASKING",), command)])[1::2]
+            return connection.call(commands)
+        return connection.call([each for command in commands for each in ((b"ASKING",), command)])[1::2]
 
 
 def _redirected(asked: Address, answer: Exception) -> Address | None:

@@ -12,7 +12,7 @@ from redis import exceptions
 
 from safekeeper.backend import Survives
 from safekeeper.backends.redis.errors import code_of, explain_connecting
-from safekeeper.backends.redis.options import Address, Connect, Wire
+from safekeeper.backends.redis.options import Address, Connect, DriverConnection
 from safekeeper.backends.shared.connection_pool import Idle
 from safekeeper.backends.shared.errors import Misconfigured
 from safekeeper.errors import Unavailable
@@ -67,7 +67,7 @@ def _survives(config: Mapping[str, str]) -> Survives:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class WriteLease:
     """The right of a connection to change something. Both moments are of our own monotonic clock."""
 
     name: bytes
@@ -83,35 +83,35 @@ class Lease:
         return [(b"EVAL", _GRANT, b"1", name, b"%d" % (seconds * 1000)), (b"WATCH", name)]
 
     @classmethod
-    def granted(cls, name: bytes, bucket: int, seconds: float, asked_at: float) -> Lease:
+    def granted(cls, name: bytes, bucket: int, seconds: float, asked_at: float) -> WriteLease:
         """The lease that was asked for at a moment, now that the answer is here."""
         return cls(name, bucket, asked_at + seconds, time.monotonic() + seconds + _CLOCK_DRIFT)
 
-    def renewed(self, seconds: float, asked_at: float) -> Lease:
+    def renewed(self, seconds: float, asked_at: float) -> WriteLease:
         """The same one, granted again."""
-        return Lease.granted(self.name, self.bucket, seconds, asked_at)
+        return WriteLease.granted(self.name, self.bucket, seconds, asked_at)
 
 
-class Link:
+class RedisConnection:
     """A connection that has been made, with what is known about the server at its other end."""
 
-    def __init__(self, address: Address, connection: Wire) -> None:
+    def __init__(self, address: Address, driver: DriverConnection) -> None:
         self.address = address
-        self.lease: Lease | None = None
+        self.lease: WriteLease | None = None
         """Watched by the server, and good for one transaction."""
         self.demoted = False
         """The server has become a replica; under the same name there may be another one that has not."""
-        self._connection = connection
+        self._driver = driver
         self._unanswered = 0
         self._touched = time.monotonic()
         try:
-            connection.connect()
+            driver.connect()
             self.facts = self._ask()
         except exceptions.RedisError as error:
-            connection.disconnect()
+            driver.disconnect()
             raise explain_connecting(address, error) from error
         except Unavailable:
-            connection.disconnect()
+            driver.disconnect()
             raise
 
     def _ask(self) -> Facts:
@@ -140,14 +140,14 @@ class Link:
         """The first half of `call`."""
         self._unanswered = len(commands)
         self._touched = time.monotonic()
-        self._connection.send_packed_command(pack(commands))
+        self._driver.send_packed_command(pack(commands))
 
     def receive(self) -> list[Any]:
         """The second half of `call`."""
         answers: list[Any] = []
         while self._unanswered:
             try:
-                answers.append(self._connection.read_response())
+                answers.append(self._driver.read_response())
             except exceptions.ResponseError as error:
                 answers.append(error)
                 self.demoted |= isinstance(error, exceptions.ReadOnlyError)
@@ -165,7 +165,7 @@ class Link:
         if idle < _TRUSTED_FOR:
             return True
         try:
-            if self._connection.can_read(timeout=0):
+            if self._driver.can_read(timeout=0):
                 return False
             if idle > _UNTOUCHED_FOR:
                 self.call([(b"PING",)])
@@ -174,16 +174,16 @@ class Link:
         return True
 
     def close(self) -> None:
-        self._connection.disconnect()
+        self._driver.disconnect()
 
 
-class Node:
+class RedisNode:
     """A server, and the idle connections to it."""
 
     def __init__(self, address: Address, connect: Connect, keep: int) -> None:
         self.address = address
         self._connect = connect
-        self._idle: Idle[Link] = Idle(keep)
+        self._idle: Idle[RedisConnection] = Idle(keep)
 
     @property
     def is_in_touch(self) -> bool:
@@ -191,28 +191,28 @@ class Node:
         return bool(len(self._idle))
 
     @contextmanager
-    def link(self) -> Iterator[Link]:
+    def connection(self) -> Iterator[RedisConnection]:
         """A connection for this block alone."""
-        link = self.take()
+        connection = self.take()
         try:
-            yield link
+            yield connection
         finally:
-            self.give_back(link)
+            self.give_back(connection)
 
-    def take(self) -> Link:
+    def take(self) -> RedisConnection:
         """A connection for the caller alone, until it is given back."""
-        return self._idle.take() or Link(self.address, self._connect(self.address))
+        return self._idle.take() or RedisConnection(self.address, self._connect(self.address))
 
-    def give_back(self, link: Link) -> None:
-        """Keep *link* for the next one, unless there are enough.
+    def give_back(self, connection: RedisConnection) -> None:
+        """Keep *connection* for the next one, unless there are enough.
 
         If something is left unanswered, or the server has become a replica, none of the idle ones is kept either: what
         broke this one may have broken those, and a name or a proxy may lead elsewhere next time.
         """
-        if link.is_clean and not link.demoted:
-            self._idle.keep(link)
+        if connection.is_clean and not connection.demoted:
+            self._idle.keep(connection)
         else:
-            link.close()
+            connection.close()
             self._idle.clear()
 
     def close(self) -> None:
@@ -221,7 +221,7 @@ class Node:
 
 
 def pack(commands: Sequence[Command]) -> list[bytes | memoryview]:
-    """*commands* as they go over the wire, in pieces to send one after the other. Large arguments are not copied."""
+    """*commands* as they are sent, in pieces that go one after the other. Large arguments are not copied."""
     pieces: list[bytes | memoryview] = []
     small: list[bytes | memoryview] = []
     for command in commands:

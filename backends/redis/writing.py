@@ -17,7 +17,7 @@ from safekeeper.backends.redis.errors import code_of, explain
 from safekeeper.backends.redis.layout import lease_name
 from safekeeper.backends.redis.options import RedisOptions
 from safekeeper.backends.redis.routing import ELSEWHERE, Router
-from safekeeper.backends.redis.server import Command, Lease, Link, Node
+from safekeeper.backends.redis.server import Command, RedisConnection, RedisNode, WriteLease
 from safekeeper.backends.redis.transaction import LATE, LOAD_SCRIPTS, Change, changes, windows
 from safekeeper.errors import Unavailable
 
@@ -30,7 +30,7 @@ _LEASE_LEFT = {"MOVED", "ASK"}
 _PAUSE = 0.05
 
 
-class Writer:
+class RedisWriter:
     """Makes the changes that a batch asks for."""
 
     def __init__(self, router: Router, options: RedisOptions) -> None:
@@ -64,7 +64,7 @@ class Writer:
             for start in range(0, len(lanes), _LANES_TOGETHER):
                 for lane in self._run(lanes[start : start + _LANES_TOGETHER]):
                     if lane.is_done():
-                        survives.add(lane.link.facts.survives)
+                        survives.add(lane.connection.facts.survives)
                         follow_ups += lane.follow_ups()
                     else:
                         again += lane.changes
@@ -90,7 +90,7 @@ class Writer:
         taken = []
         try:
             for lane in lanes:
-                lane.link = lane.node.take()
+                lane.connection = lane.node.take()
                 taken.append(lane)
                 lane.prepare()
             try:
@@ -99,27 +99,27 @@ class Writer:
                 for lane in lanes:
                     lane.receive()
             except exceptions.RedisError as error:
-                broken = [lane for lane in lanes if not lane.link.is_clean]
+                broken = [lane for lane in lanes if not lane.connection.is_clean]
                 settled = [lane.settle(error) for lane in broken]
                 if not all(settled):
                     raise explain(broken[0].node.address, error) from error
         finally:
             for lane in taken:
-                lane.node.give_back(lane.link)
+                lane.node.give_back(lane.connection)
         return lanes
 
 
 class _Lane:
     """Changes that go to a server together, and how far they have got."""
 
-    link: Link
+    connection: RedisConnection
 
-    def __init__(self, node: Node, some: Sequence[Change], by_script: bool, options: RedisOptions) -> None:
+    def __init__(self, node: RedisNode, some: Sequence[Change], by_script: bool, options: RedisOptions) -> None:
         self.node = node
         self.changes = some
         self._by_script = by_script or all(change.only_deletes for change in some)
         self._options = options
-        self._lease: Lease | None = None
+        self._lease: WriteLease | None = None
         self._renews = False
         self._sent_at = 0.0
         self._sizes: list[int] = []
@@ -132,7 +132,7 @@ class _Lane:
         try:
             for change in self.changes:
                 if change.parts:
-                    if not self._went_well(self.link.call(change.bringing_parts())):
+                    if not self._went_well(self.connection.call(change.bringing_parts())):
                         return
                     change.parts = ()
             bringing = False
@@ -146,15 +146,15 @@ class _Lane:
     def _get_lease(self) -> None:
         now = time.monotonic()
         bucket = self.changes[0].group.bucket
-        lease = self.link.lease
-        fits = not (self._by_script and self.link.facts.in_cluster) or (lease and lease.bucket == bucket)
+        lease = self.connection.lease
+        fits = not (self._by_script and self.connection.facts.in_cluster) or (lease and lease.bucket == bucket)
         if lease and fits and lease.lasts_until - now >= self._options.timeout:
             self._lease = lease
             return
         name = lease_name(self._options.prefix, bucket)
-        commands = [*LOAD_SCRIPTS, (b"UNWATCH",), *Lease.commands(name, self._lease_seconds)]
-        if self._went_well(self.link.call(commands)):
-            granted = Lease.granted(name, bucket, self._lease_seconds, now)
+        commands = [*LOAD_SCRIPTS, (b"UNWATCH",), *WriteLease.commands(name, self._lease_seconds)]
+        if self._went_well(self.connection.call(commands)):
+            granted = WriteLease.granted(name, bucket, self._lease_seconds, now)
             self._lease = granted if time.monotonic() < granted.lasts_until else None
 
     @property
@@ -184,11 +184,11 @@ class _Lane:
         self._sent_at = time.monotonic()
         self._renews = self._lease.lasts_until - self._sent_at < self._options.timeout * 1.1
         if self._renews:
-            commands += [(b"UNWATCH",), *Lease.commands(self._lease.name, self._lease_seconds)]
+            commands += [(b"UNWATCH",), *WriteLease.commands(self._lease.name, self._lease_seconds)]
         elif not self._by_script:
             commands.append((b"WATCH", self._lease.name))
-        self.link.lease = None
-        self.link.send(commands)
+        self.connection.lease = None
+        self.connection.send(commands)
 
     def _transaction(self) -> list[Command]:
         commands: list[Command] = [(b"MULTI",)]
@@ -203,12 +203,12 @@ class _Lane:
         """Hear the answers. The lease can be used again if it is certain that it was there to be watched again."""
         if self._lease is None:
             return
-        self._answers = self.link.receive()
+        self._answers = self.connection.receive()
         if any(answer is None or isinstance(answer, Exception) for answer in self._answers):
             return
         lease = self._lease.renewed(self._lease_seconds, self._sent_at) if self._renews else self._lease
         if time.monotonic() < lease.lasts_until:
-            self.link.lease = lease
+            self.connection.lease = lease
 
     def is_done(self) -> bool:
         """Whether all changes were made; False if they have to be made again. Raise if the server refuses them."""
@@ -260,7 +260,7 @@ class _Lane:
             return True
         while not isinstance(error, exceptions.TimeoutError) and time.monotonic() < lease.gone_at:
             try:
-                with self.node.link() as other:
+                with self.node.connection() as other:
                     (answer,) = other.call([(b"DEL", lease.name)])
                 if not isinstance(answer, Exception) or code_of(answer) in _LEASE_LEFT:
                     return True

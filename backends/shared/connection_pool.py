@@ -25,7 +25,7 @@ class Idle(Generic[C]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._links: deque[C] = deque()
+        self._connections: deque[C] = deque()
         self._open = True
 
     def take(self) -> C | None:
@@ -35,24 +35,24 @@ class Idle(Generic[C]):
         network has dropped one can take a time-out for each.
         """
         with suppress(IndexError):
-            link = self._links.pop()
-            if link.is_good():
-                return link
-            link.close()
+            connection = self._connections.pop()
+            if connection.is_good():
+                return connection
+            connection.close()
             self.clear()
         return None
 
-    def keep(self, link: C) -> None:
-        """Keep *link* for the next one, or close it if there are enough or `close` was called."""
+    def keep(self, connection: C) -> None:
+        """Keep *connection* for the next one, or close it if there are enough or `close` was called."""
         if len(self) >= self._most:
-            link.close()
+            connection.close()
             return
-        self._links.append(link)
+        self._connections.append(connection)
         if not self._open:  # looked at after it was appended: whoever closes sees it, or is seen here
             self.close()
 
     def __len__(self) -> int:
-        return len(self._links)
+        return len(self._connections)
 
     def close(self) -> None:
         """Close all of them, and those that are still to be kept."""
@@ -63,4 +63,4 @@ class Idle(Generic[C]):
         """Close all of them."""
         with suppress(IndexError):
             while True:
-                self._links.pop().close()
+                self._connections.pop().close()

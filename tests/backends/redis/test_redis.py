@@ -275,7 +275,7 @@ class TestConnections:
         with safekeeper.open(f"{proxy.url}?prefix={url.partition('prefix=')[2]}&timeout=4") as behind:
             with ExitStack() as busy:
                 for _ in range(4):
-                    busy.enter_context(behind._router.node_of(0).link())
+                    busy.enter_context(behind._router.node_of(0).connection())
             proxy.hold()
             with pytest.raises(Unavailable, match="did not answer in time"):
                 behind.read([A])
