@@ -78,8 +78,8 @@ class Group:
         start = len(self.ids)
         return row[start + 1 :] if row[start : start + 1] == _SHORT else None
 
-    def place(self, key: bytes) -> str:
-        """Where the value of *key* lies, for people."""
+    def describe(self, key: bytes) -> str:
+        """What the value of *key* lies in, for people."""
         return f"row {self.row(key)[:80]!r}"
 
 

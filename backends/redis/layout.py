@@ -48,8 +48,8 @@ class Group:
     part_prefix: bytes
     seed: int
 
-    def place(self, key: bytes) -> str:
-        """Where the value of *key* lies, for people."""
+    def describe(self, key: bytes) -> str:
+        """What the value of *key* lies in, for people."""
         return f"the hash {self.ids.decode()}"
 
 

@@ -21,8 +21,8 @@ class Located(Protocol):
     def seed(self) -> int:
         """What the checksums of its values start from: `seed_of` the name."""
 
-    def place(self, key: bytes) -> str:
-        """Where the value of *key* lies, for people."""
+    def describe(self, key: bytes) -> str:
+        """What the value of *key* lies in, for people."""
 
 
 def seed_of(group: bytes) -> int:
@@ -44,4 +44,4 @@ def check(group: Located, key: bytes, expected: int, value: bytes) -> bytes:
 
 def damaged(group: Located, key: bytes, problem: str) -> Corruption:
     """The error for a value that is not what was saved."""
-    return Corruption(f"{CheckpointId(group.name, key)} in {group.place(key)}: {problem}")
+    return Corruption(f"{CheckpointId(group.name, key)} in {group.describe(key)}: {problem}")
