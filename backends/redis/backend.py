@@ -11,7 +11,7 @@ from operator import and_
 from typing import Any, Self
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope
-from safekeeper.backends.redis.layout import BUCKETS, Group, Head, decode, group_list, locate
+from safekeeper.backends.redis.layout import BUCKETS, RedisGroup, RedisLargeValue, decode, group_list, locate
 from safekeeper.backends.redis.options import Address, Connect, RedisOptions, parse
 from safekeeper.backends.redis.routing import BucketRequest, Router
 from safekeeper.backends.redis.server import Command, RedisConnection
@@ -64,13 +64,13 @@ class RedisBackend(Backend):
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         self.check_open()
         values: dict[CheckpointId, bytes | None] = {}
-        heads: dict[CheckpointId, Head] = {}
+        heads: dict[CheckpointId, RedisLargeValue] = {}
         missing = list(dict.fromkeys(ids))
         while missing:
             before, heads = heads, {}
             for where, id, stored in self._stored(missing):
                 value = None if stored is None else decode(where, id.key, stored)
-                if not isinstance(value, Head):
+                if not isinstance(value, RedisLargeValue):
                     values[id] = value
                 elif before.get(id) == value:
                     raise damaged(where, id.key, "parts of the value are gone")
@@ -80,7 +80,7 @@ class RedisBackend(Backend):
             missing = [id for id in heads if id not in values]  # replaced between two reads
         return [values[id] for id in ids]
 
-    def _stored(self, ids: Sequence[CheckpointId]) -> Iterator[tuple[Group, CheckpointId, bytes | None]]:
+    def _stored(self, ids: Sequence[CheckpointId]) -> Iterator[tuple[RedisGroup, CheckpointId, bytes | None]]:
         """What the hashes have under *ids*."""
         by_group: dict[str, list[CheckpointId]] = {}
         for id in ids:
@@ -99,14 +99,14 @@ class RedisBackend(Backend):
                 for id, stored in zip(some, answer, strict=True):
                     yield where, id, stored
 
-    def _large(self, heads: Mapping[CheckpointId, Head]) -> dict[CheckpointId, bytes]:
-        """The values that *heads* stand for, without those whose parts are not all there any more."""
+    def _large(self, heads: Mapping[CheckpointId, RedisLargeValue]) -> dict[CheckpointId, bytes]:
+        """The values that *heads* stand for, without those whose chunks are not all there any more."""
         values = {}
         for id, head in heads.items():
             where = locate(self._options.prefix, id.group)
-            parts = self._router.ask([BucketRequest.of(where.bucket, b"GET", name) for name in head.names(where)])
-            if None not in parts:
-                values[id] = check(where, id.key, head.checksum, b"".join(parts))
+            chunks = self._router.ask([BucketRequest.of(where.bucket, b"GET", name) for name in head.names(where)])
+            if None not in chunks:
+                values[id] = check(where, id.key, head.checksum, b"".join(chunks))
         return values
 
     def keys(self, group: str) -> Iterator[bytes]:
@@ -140,7 +140,7 @@ class _KeyScan:
     """The way through the keys of a group. A cursor means something to the server that gave it only, so the scan starts
     again when another one answers."""
 
-    group: Group
+    group: RedisGroup
     done: bool = False
     _cursor: bytes = b"0"
     _server: str = ""

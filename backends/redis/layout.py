@@ -2,8 +2,8 @@
 
     PREFIX:{BB}:groups            set      the groups of this bucket; a name is in it exactly while its hash exists
     PREFIX:{BB}:ids:GROUP         hash     key -> value, or the head of a value over 512 KiB
-    PREFIX:{BB}:large:GROUP       hash     key -> write id and number of parts, for the keys that have a head
-    PREFIX:{BB}:part:WRITE-ID:N   string   part N of such a value; it expires, unless its head was written
+    PREFIX:{BB}:large:GROUP       hash     key -> write id and number of chunks, for the keys that have a head
+    PREFIX:{BB}:part:WRITE-ID:N   string   chunk N of such a value; it expires, unless its head was written
     PREFIX:{BB}:lease:ID          string   the lease of a connection that writes; it expires after some seconds
 
 BB is the bucket of the group, 00 to ff. It is the hash tag, so in a cluster a bucket lies in one slot, and one
@@ -21,21 +21,21 @@ from safekeeper.backends.shared.checksums import check, checksum, damaged, seed_
 
 BUCKETS = 256
 
-LARGE_BYTES = PART_BYTES = 512 * 1024
-"""Values over this size are written in parts of it. No server can be told to refuse an argument of this size: the
+LARGE_BYTES = CHUNK_BYTES = 512 * 1024
+"""Values over this size are written in chunks of it. No server can be told to refuse an argument of this size: the
 limits that it can be given have a lower bound of 1 MiB."""
 
 # value:   mark u8 | xxh3 u64 | mark 1: the bytes themselves
-#                             | mark 2: write id, 16 hexadecimal digits | number of parts u16
+#                             | mark 2: write id, 16 hexadecimal digits | number of chunks u16
 #          little endian; the checksum covers the whole value and is seeded with the id, so that a value under
 #          another id's name does not pass
-_HEAD = struct.Struct("<BQ")
-_PARTS = struct.Struct("<16sH")
-_WHOLE, _IN_PARTS = 1, 2
+_HEADER = struct.Struct("<BQ")
+_CHUNKS = struct.Struct("<16sH")
+_WHOLE, _IN_CHUNKS = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RedisGroup:
     """Where a group lies."""
 
     name: str
@@ -45,7 +45,7 @@ class Group:
     listed_in: bytes
     ids: bytes
     large: bytes
-    part_prefix: bytes
+    chunk_prefix: bytes
     seed: int
 
     def describe(self, key: bytes) -> str:
@@ -54,13 +54,13 @@ class Group:
 
 
 @lru_cache(maxsize=4096)
-def locate(prefix: str, name: str) -> Group:
+def locate(prefix: str, name: str) -> RedisGroup:
     """Where the group *name* lies in the store *prefix*."""
     raw = name.encode()
     seed = seed_of(raw)
     bucket = seed % BUCKETS
     tag = _tag(prefix, bucket)
-    return Group(
+    return RedisGroup(
         name, raw, bucket, group_list(prefix, bucket), tag + b"ids:" + raw, tag + b"large:" + raw, tag + b"part:", seed
     )
 
@@ -80,39 +80,39 @@ def _tag(prefix: str, bucket: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """What stands for a large value: which parts it has, and the checksum of them all together."""
+class RedisLargeValue:
+    """A large value as its head tells it: which chunks it has, and the checksum of them all together."""
 
     checksum: int
     write_id: bytes
-    parts: int
+    chunks: int
 
-    def names(self, group: Group) -> list[bytes]:
-        """The keys of the parts, in order."""
-        return [b"%b%b:%d" % (group.part_prefix, self.write_id, n) for n in range(self.parts)]
+    def names(self, group: RedisGroup) -> list[bytes]:
+        """The keys of the chunks, in order."""
+        return [b"%b%b:%d" % (group.chunk_prefix, self.write_id, n) for n in range(self.chunks)]
 
     def encode(self) -> bytes:
-        return _HEAD.pack(_IN_PARTS, self.checksum) + _PARTS.pack(self.write_id, self.parts)
+        return _HEADER.pack(_IN_CHUNKS, self.checksum) + _CHUNKS.pack(self.write_id, self.chunks)
 
 
-def encode(group: Group, key: bytes, value: bytes) -> bytes:
+def encode(group: RedisGroup, key: bytes, value: bytes) -> bytes:
     """A value as it is stored under its key."""
-    return _HEAD.pack(_WHOLE, checksum(group, key, value)) + value
+    return _HEADER.pack(_WHOLE, checksum(group, key, value)) + value
 
 
-def split(group: Group, key: bytes, value: bytes) -> tuple[Head, list[memoryview]]:
-    """A large value as its head and its parts, under a fresh write id."""
+def split(group: RedisGroup, key: bytes, value: bytes) -> tuple[RedisLargeValue, list[memoryview]]:
+    """A large value as its head and its chunks, under a fresh write id."""
     view = memoryview(value)
-    parts = [view[start : start + PART_BYTES] for start in range(0, len(value), PART_BYTES)]
-    return Head(checksum(group, key, value), secrets.token_hex(8).encode(), len(parts)), parts
+    chunks = [view[start : start + CHUNK_BYTES] for start in range(0, len(value), CHUNK_BYTES)]
+    return RedisLargeValue(checksum(group, key, value), secrets.token_hex(8).encode(), len(chunks)), chunks
 
 
-def decode(group: Group, key: bytes, stored: bytes) -> bytes | Head:
+def decode(group: RedisGroup, key: bytes, stored: bytes) -> bytes | RedisLargeValue:
     """The value that *stored* holds, checked, or the head of a large one."""
-    if len(stored) >= _HEAD.size:
-        mark, expected = _HEAD.unpack_from(stored)
+    if len(stored) >= _HEADER.size:
+        mark, expected = _HEADER.unpack_from(stored)
         if mark == _WHOLE:
-            return check(group, key, expected, stored[_HEAD.size :])
-        if mark == _IN_PARTS and len(stored) == _HEAD.size + _PARTS.size:
-            return Head(expected, *_PARTS.unpack_from(stored, _HEAD.size))
+            return check(group, key, expected, stored[_HEADER.size :])
+        if mark == _IN_CHUNKS and len(stored) == _HEADER.size + _CHUNKS.size:
+            return RedisLargeValue(expected, *_CHUNKS.unpack_from(stored, _HEADER.size))
     raise damaged(group, key, "holds no value of version 1")

@@ -21,29 +21,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from safekeeper.backend import Batch
-from safekeeper.backends.redis.layout import LARGE_BYTES, Group, Head, encode, locate, split
+from safekeeper.backends.redis.layout import LARGE_BYTES, RedisGroup, RedisLargeValue, encode, locate, split
 from safekeeper.backends.redis.server import Command
 
 _CHANGE_BYTES = 512 * 1024
 _WINDOW_BYTES = 2 * 1024 * 1024
 _WINDOW_CHANGES = 1000
-_PART_EXPIRES = b"3600000"
-"""Milliseconds after which a part goes whose head never came: its writer died in between."""
+_CHUNK_EXPIRES = b"3600000"
+"""Milliseconds after which a chunk goes whose head never came: its writer died in between."""
 
 LATE = "LATE"
 """The error code of a script that found no lease. Nothing was done."""
 
-# Where both scripts drop the parts of large values. It stands where it is needed: making a function takes its time.
-_DROP_PARTS = rb"""
-local part_prefix = KEYS[1]:match('^([^{]*{%x%x}:)') .. 'part:'
-local moving = redis.error_reply('TRYAGAIN the parts of a value are being moved to another node')
+# Where both scripts drop the chunks of large values. It stands where it is needed: making a function takes its time.
+_DROP_CHUNKS = rb"""
+local chunk_prefix = KEYS[1]:match('^([^{]*{%x%x}:)') .. 'part:'
+local moving = redis.error_reply('TRYAGAIN the chunks of a value are being moved to another node')
 
-local function drop_parts(key, new_head)
+local function drop_chunks(key, new_head)
   local old = redis.call('HGET', KEYS[3], key)
   if not old or old == new_head then return true end
-  local write_id, parts = old:match('(%x+) (%d+)')
-  for n = 0, parts - 1 do
-    local answer = redis.pcall('DEL', part_prefix .. write_id .. ':' .. n)
+  local write_id, chunks = old:match('(%x+) (%d+)')
+  for n = 0, chunks - 1 do
+    local answer = redis.pcall('DEL', chunk_prefix .. write_id .. ':' .. n)
     if type(answer) == 'table' then return false end  -- it is not declared, and has gone to another node of a cluster
   end
   redis.call('HDEL', KEYS[3], key)
@@ -67,13 +67,13 @@ end
 if first_delete <= #ARGV and redis.call('HLEN', ids) == 0 then redis.call('SREM', KEYS[2], ARGV[1]) end
 if there == 2 then return 1 end
 """
-    + _DROP_PARTS
+    + _DROP_CHUNKS
     + rb"""
 for i = 3, first_delete - 1, 2 do
-  if not drop_parts(ARGV[i]) then return moving end
+  if not drop_chunks(ARGV[i]) then return moving end
 end
 for i = first_delete, #ARGV do
-  if not drop_parts(ARGV[i]) then return moving end
+  if not drop_chunks(ARGV[i]) then return moving end
 end
 return 1
 """
@@ -81,19 +81,19 @@ return 1
 _DELETE = b"#!lua flags=allow-oom\n" + _CHANGE
 
 # Runs in a transaction, after the values were set and removed.
-# KEYS: ids, groups, large. ARGV: group, count; count heads, as key, write id and parts; other keys
+# KEYS: ids, groups, large. ARGV: group, count; count heads, as key, write id and chunks; other keys
 _TIDY = (
-    _DROP_PARTS
+    _DROP_CHUNKS
     + rb"""
 local first_other = 3 + 3 * ARGV[2]
 if redis.call('HLEN', KEYS[1]) == 0 then redis.call('SREM', KEYS[2], ARGV[1]) end
 for i = 3, first_other - 1, 3 do
   local head = ARGV[i + 1] .. ' ' .. ARGV[i + 2]
-  if not drop_parts(ARGV[i], head) then return moving end
+  if not drop_chunks(ARGV[i], head) then return moving end
   redis.call('HSET', KEYS[3], ARGV[i], head)
 end
 for i = first_other, #ARGV do
-  if not drop_parts(ARGV[i]) then return moving end
+  if not drop_chunks(ARGV[i]) then return moving end
 end
 return 1
 """
@@ -109,7 +109,7 @@ _CHANGE_SHA, _DELETE_SHA = (
 class Change:
     """What is done to a group in one step."""
 
-    group: Group
+    group: RedisGroup
     tidy: bool = False
     """Whether a transaction has to tidy: something is deleted or large, or may have been."""
     puts: list[bytes] = field(default_factory=list)
@@ -117,21 +117,21 @@ class Change:
     deletes: list[bytes] = field(default_factory=list)
     untidied: Sequence[bytes] = ()
     """Keys that were replaced by an earlier change that did not tidy."""
-    head: tuple[bytes, Head] | None = None
-    parts: Sequence[memoryview] = ()
-    """The parts of the head, until they are there: sent again, they would expire under the head."""
+    head: tuple[bytes, RedisLargeValue] | None = None
+    chunks: Sequence[memoryview] = ()
+    """The chunks of the head, until they are there: sent again, they would expire under the head."""
     nbytes: int = 0
 
     @property
     def only_deletes(self) -> bool:
         return not (self.puts or self.head or self.untidied)
 
-    def bringing_parts(self) -> list[Command]:
+    def bringing_chunks(self) -> list[Command]:
         """The commands that have to be answered before anything else is sent. They may be late."""
         if not self.head:
             return []
         names = self.head[1].names(self.group)
-        return [(b"SET", name, part, b"PX", _PART_EXPIRES) for name, part in zip(names, self.parts, strict=True)]
+        return [(b"SET", name, chunk, b"PX", _CHUNK_EXPIRES) for name, chunk in zip(names, self.chunks, strict=True)]
 
     def by_script(self, lease: bytes) -> Command:
         """The change as one command; it has no head."""
@@ -165,7 +165,7 @@ class Change:
         command += (self.group.raw, b"1" if self.head else b"0")
         if self.head:
             key, head = self.head
-            command += (key, head.write_id, b"%d" % head.parts)
+            command += (key, head.write_id, b"%d" % head.chunks)
         return [*command, *self.puts[::2], *self.deletes, *self.untidied]
 
     def follow_up(self, answers: Sequence[Any]) -> Change | None:
@@ -182,8 +182,8 @@ def changes(prefix: str, batch: Batch, with_large: set[str]) -> Iterator[Change]
         where = locate(prefix, id.group)
         if value is not None and len(value) > LARGE_BYTES:
             with_large.add(id.group)
-            head, parts = split(where, id.key, value)
-            yield Change(where, tidy=True, head=(id.key, head), parts=parts, nbytes=len(value))
+            head, chunks = split(where, id.key, value)
+            yield Change(where, tidy=True, head=(id.key, head), chunks=chunks, nbytes=len(value))
             continue
         change = begun.get(id.group)
         if change is None:

@@ -127,18 +127,18 @@ class _Lane:
         self._answers: list[Any] = []
 
     def prepare(self) -> None:
-        """Bring the parts of large values to the server and get a lease. Nothing of this can undo anything."""
+        """Bring the chunks of large values to the server and get a lease. Nothing of this can undo anything."""
         bringing = True
         try:
             for change in self.changes:
-                if change.parts:
-                    if not self._went_well(self.connection.call(change.bringing_parts())):
+                if change.chunks:
+                    if not self._went_well(self.connection.call(change.bringing_chunks())):
                         return
-                    change.parts = ()
+                    change.chunks = ()
             bringing = False
             self._get_lease()
         except exceptions.RedisError as error:
-            # A connection that was idle may be gone: then nothing is sent, and the next one is new. But parts that may
+            # A connection that was idle may be gone: then nothing is sent, and the next one is new. But chunks that may
             # still be on their way must not be sent again under the same name: they would expire under their head.
             if bringing or type(error) is not exceptions.ConnectionError:
                 raise explain(self.node.address, error) from error

@@ -95,7 +95,7 @@ def test_a_late_delete_does_nothing_either(store, give_up_on, let_it_arrive):
     assert store.read([A]) == [b"newer"]
 
 
-def test_parts_that_arrive_late_do_nothing_and_expire(redis_always, store, behind_proxy, proxy, let_it_arrive):
+def test_chunks_that_arrive_late_do_nothing_and_expire(redis_always, store, behind_proxy, proxy, let_it_arrive):
     proxy.hold()
     with pytest.raises(Unavailable, match="did not answer in time"):
         behind_proxy.write(Batch({A: bytes(600_000)}))
@@ -103,9 +103,9 @@ def test_parts_that_arrive_late_do_nothing_and_expire(redis_always, store, behin
     let_it_arrive("set")
     assert store.read([A]) == [b"newer"]
     with redis_always.client() as client:
-        parts = list(client.scan_iter(f"{store._options.prefix}:*:part:*"))
-        assert parts
-        assert all(0 < client.ttl(part) <= 3600 for part in parts)
+        chunks = list(client.scan_iter(f"{store._options.prefix}:*:part:*"))
+        assert chunks
+        assert all(0 < client.ttl(chunk) <= 3600 for chunk in chunks)
 
 
 def test_a_write_whose_connection_breaks_raises_when_it_cannot_happen_any_more(store, proxy, give_up_on, let_it_arrive):

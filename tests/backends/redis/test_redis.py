@@ -13,7 +13,7 @@ from safekeeper import MAX_VALUE_BYTES, Batch, CheckpointId, Corruption, Survive
 from safekeeper.dev.redis import RedisServer
 
 A, B = CheckpointId("g", b"a"), CheckpointId("g", b"b")
-LARGE = b"large" * 200_000  # two parts
+LARGE = b"large" * 200_000  # two chunks
 ON_DISK = Survives.PROCESS | Survives.OS | Survives.POWER
 
 
@@ -98,7 +98,7 @@ class TestLayout:
 
 class TestLargeValues:
     @pytest.mark.parametrize("replace", ("small", "large", "delete"))
-    def test_the_parts_of_a_value_go_when_it_is_replaced_or_deleted(self, store, names, replace):
+    def test_the_chunks_of_a_value_go_when_it_is_replaced_or_deleted(self, store, names, replace):
         store.write(Batch({A: LARGE}))
         before = [name for name in names() if ":part:" in name]
         assert len(before) == 2
@@ -117,18 +117,18 @@ class TestLargeValues:
             other.write(Batch({A: b"small"}))
             assert [name for name in names() if ":part:" in name or ":large:" in name] == []
 
-    def test_the_parts_of_a_value_that_is_there_do_not_expire(self, store, url, client, names):
+    def test_the_chunks_of_a_value_that_is_there_do_not_expire(self, store, url, client, names):
         store.write(Batch({A: LARGE}))
-        assert [client.ttl(full_name(url, part)) for part in names() if ":part:" in part] == [-1, -1]
+        assert [client.ttl(full_name(url, chunk)) for chunk in names() if ":part:" in chunk] == [-1, -1]
 
-    def test_a_part_that_is_gone_is_corruption_not_an_absent_value(self, store, url, client, names):
+    def test_a_chunk_that_is_gone_is_corruption_not_an_absent_value(self, store, url, client, names):
         store.write(Batch({A: LARGE, B: b"well"}))
         client.delete(full_name(url, [name for name in names() if ":part:" in name][1]))
         with pytest.raises(Corruption, match=r"g/a in the hash .*: parts of the value are gone"):
             store.read([A])
         assert store.read([B]) == [b"well"]
 
-    def test_a_part_that_was_changed_is_corruption(self, store, url, client, names):
+    def test_a_chunk_that_was_changed_is_corruption(self, store, url, client, names):
         store.write(Batch({A: LARGE}))
         client.setrange(full_name(url, next(name for name in names() if ":part:" in name)), 7, b"?")
         with pytest.raises(Corruption, match="the checksum does not match"):
