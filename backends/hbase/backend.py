@@ -27,9 +27,9 @@ from safekeeper.backends.hbase.layout import (
     locate,
     split,
 )
-from safekeeper.backends.hbase.options import HBaseOptions, Place, parse
+from safekeeper.backends.hbase.options import HBaseOptions, TableAddress, parse
 from safekeeper.backends.hbase.sweeper import Sweeper
-from safekeeper.backends.hbase.table import Change, Table, delete, put
+from safekeeper.backends.hbase.table import RowChange, Table, delete, put
 from safekeeper.backends.shared.checksums import check, damaged
 from safekeeper.backends.shared.errors import Misconfigured
 from safekeeper.backends.shared.server_clock import Clock
@@ -64,10 +64,10 @@ class HBaseBackend(Backend):
     """Every write goes into the write-ahead log before it is answered. Whether that is synced to disks, and on how many
     hosts it lies, cannot be asked through Thrift: declare it with `?assert=`."""
 
-    def __init__(self, place: Place, options: HBaseOptions) -> None:
+    def __init__(self, address: TableAddress, options: HBaseOptions) -> None:
         super().__init__()
         self._options = options
-        self._table = Table(place, options)
+        self._table = Table(address, options)
         self._clock = Clock(self._table.read_clock)
         self._sweeper = Sweeper(self._table, self._clock, options.orphans_after)
         self._large: dict[bytes, _Large] = {}
@@ -90,7 +90,7 @@ class HBaseBackend(Backend):
         self.check_open()
         if batch.columns is None:  # columns delete nothing
             self._look_for_parts([id for id, value in batch.items() if value is None])
-        window: dict[bytes, Change] = {}
+        window: dict[bytes, RowChange] = {}
         nbytes = 0
         for id, value in batch.items():
             group = locate(id.group)
@@ -108,7 +108,7 @@ class HBaseBackend(Backend):
             self._change(window)
         return Receipt(self.survives)
 
-    def _change(self, rows: Mapping[bytes, Change]) -> int:
+    def _change(self, rows: Mapping[bytes, RowChange]) -> int:
         """Change the rows of ids, then remove the parts of the values that this replaced; the time of the change."""
         replaced = [old for old in (self._large.pop(row, None) for row in rows) if old] if self._large else []
         timestamp = self._clock.next(after=max((old.timestamp for old in replaced), default=0))

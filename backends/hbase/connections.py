@@ -15,26 +15,26 @@ from typing import Any, TypeVar
 
 from safekeeper.backends.hbase import thrift
 from safekeeper.backends.hbase.errors import Dropped, explain, explain_connecting
-from safekeeper.backends.hbase.options import HBaseOptions, Place
+from safekeeper.backends.hbase.options import HBaseOptions, TableAddress
 from safekeeper.backends.shared.connection_pool import Idle
 from safekeeper.errors import SafekeeperError, Unavailable
 
 T = TypeVar("T")
 
 
-class Link:
+class HBaseConnection:
     """One connection, put together as happybase does it, but for what happybase does when it forgets one: that would
     shut down the socket of a forked child's parent."""
 
-    def __init__(self, place: Place, options: HBaseOptions) -> None:
-        self._socket = thrift.Socket(place.host, place.port, socket_timeout=options.timeout * 1000)
+    def __init__(self, address: TableAddress, options: HBaseOptions) -> None:
+        self._socket = thrift.Socket(address.host, address.port, socket_timeout=options.timeout * 1000)
         transport = thrift.TRANSPORTS[options.transport](self._socket)
         protocol = thrift.PROTOCOLS[options.protocol](transport, decode_response=False)
         self.client = thrift.Client(thrift.Service, protocol)
         try:
             transport.open()
         except (thrift.TransportError, OSError) as error:
-            raise explain_connecting(place, error) from error
+            raise explain_connecting(address, error) from error
 
     def is_good(self) -> bool:
         """Whether the server has neither hung up nor sent anything since its last answer."""
@@ -49,11 +49,11 @@ class Link:
 class Connections:
     """At most so many connections as the options say, each used by one thread at a time and kept for the next."""
 
-    def __init__(self, place: Place, options: HBaseOptions) -> None:
-        self._place = place
+    def __init__(self, address: TableAddress, options: HBaseOptions) -> None:
+        self._address = address
         self._options = options
         self._free = threading.BoundedSemaphore(options.connections)
-        self._idle: Idle[Link] = Idle(options.connections)
+        self._idle: Idle[HBaseConnection] = Idle(options.connections)
 
     def run(self, ask: Callable[[Any], T]) -> T:
         """What *ask* returns when it is given a client of the driver. It may be called twice: if a connection breaks,
@@ -64,28 +64,30 @@ class Connections:
             return self._run_once(ask)
 
     def _run_once(self, ask: Callable[[Any], T]) -> T:
-        with self._link() as link:
+        with self._connection() as connection:
             try:
-                return ask(link.client)
+                return ask(connection.client)
             except SafekeeperError:
                 raise
             except Exception as error:  # the driver has no common root for its errors
                 if not isinstance(error, thrift.ANSWERED):
                     self._idle.clear()  # what broke this connection may have broken those that were idle for longer
-                raise explain(self._place, error) from error
+                raise explain(self._address, error) from error
 
     @contextmanager
-    def _link(self) -> Iterator[Link]:
+    def _connection(self) -> Iterator[HBaseConnection]:
         if not self._free.acquire(timeout=self._options.timeout):
-            raise Unavailable(f"{self._place}: all connections were busy for too long: raise connections= or timeout=")
+            raise Unavailable(
+                f"{self._address}: all connections were busy for too long: raise connections= or timeout="
+            )
         try:
-            link = self._idle.take() or Link(self._place, self._options)
+            connection = self._idle.take() or HBaseConnection(self._address, self._options)
             try:
-                yield link
+                yield connection
             except BaseException:
-                link.close()
+                connection.close()
                 raise
-            self._idle.keep(link)
+            self._idle.keep(connection)
         finally:
             self._free.release()
 

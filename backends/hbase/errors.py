@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 from safekeeper.backends.hbase import thrift
-from safekeeper.backends.hbase.options import Place
+from safekeeper.backends.hbase.options import TableAddress
 from safekeeper.backends.shared.errors import Misconfigured
 from safekeeper.errors import Unavailable
 
@@ -32,62 +32,66 @@ _FOR_GOOD = {
 """Java exceptions in an answer that need a change of the URL or of the server."""
 
 
-def explain(place: Place, error: Any) -> Unavailable:
+def explain(address: TableAddress, error: Any) -> Unavailable:
     """The error to raise for *error*, which the driver raised, perhaps because the server sent it."""
     if isinstance(error, thrift.ANSWERED):
-        return _explain_answer(place, error)
+        return _explain_answer(address, error)
     if isinstance(error, thrift.ApplicationError):
         if error.type == thrift.ApplicationError.UNKNOWN_METHOD:
-            return Misconfigured(f"{place}: is no Thrift 1 server of HBase: start one with 'hbase thrift start'")
-        return Unavailable(f"{place}: the Thrift server failed: {_text(error.message)}")
+            return Misconfigured(f"{address}: is no Thrift 1 server of HBase: start one with 'hbase thrift start'")
+        return Unavailable(f"{address}: the Thrift server failed: {_text(error.message)}")
     if isinstance(error, TimeoutError):
-        return Unavailable(f"{place}: did not answer in time: look at the server and the network, or raise timeout=")
+        return Unavailable(f"{address}: did not answer in time: look at the server and the network, or raise timeout=")
     if isinstance(error, (thrift.TransportError, OSError, EOFError)):
-        return Dropped(f"{place}: the connection broke: look at the Thrift server and the network")
+        return Dropped(f"{address}: the connection broke: look at the Thrift server and the network")
     return Misconfigured(
-        f"{place}: answers, but not as a Thrift server of HBase does: correct the port, protocol= or transport="
+        f"{address}: answers, but not as a Thrift server of HBase does: correct the port, protocol= or transport="
     )
 
 
-def explain_connecting(place: Place, error: BaseException) -> Unavailable:
+def explain_connecting(address: TableAddress, error: BaseException) -> Unavailable:
     """The same for a connection that could not be made."""
     cause = error.__context__ or error
     if isinstance(cause, ConnectionRefusedError):
-        return Unavailable(f"{place}: nothing listens there: start the Thrift server, or correct the host and the port")
+        return Unavailable(
+            f"{address}: nothing listens there: start the Thrift server, or correct the host and the port"
+        )
     if isinstance(cause, socket.gaierror):
-        return Unavailable(f"{place}: the host is not known: correct it, or look at the name server")
+        return Unavailable(f"{address}: the host is not known: correct it, or look at the name server")
     if isinstance(cause, TimeoutError):
-        return Unavailable(f"{place}: did not answer in time: look at the server and the network, or raise timeout=")
-    return Unavailable(f"{place}: cannot be reached ({getattr(cause, 'strerror', None) or cause}): look at the network")
+        return Unavailable(f"{address}: did not answer in time: look at the server and the network, or raise timeout=")
+    return Unavailable(
+        f"{address}: cannot be reached ({getattr(cause, 'strerror', None) or cause}): look at the network"
+    )
 
 
-def explain_opening(place: Place, error: Unavailable) -> Unavailable:
+def explain_opening(address: TableAddress, error: Unavailable) -> Unavailable:
     """The same for the first question of all: here a wrong transport or protocol shows."""
     if isinstance(error, Dropped):
         return Unavailable(
-            f"{place}: hung up at once: if the Thrift server runs with -f or -c, write transport=framed "
+            f"{address}: hung up at once: if the Thrift server runs with -f or -c, write transport=framed "
             "or protocol=compact"
         )
     if isinstance(error.__cause__, TimeoutError):
         return Unavailable(
-            f"{place}: did not answer in time: look at the server and its workers, raise timeout=, or "
+            f"{address}: did not answer in time: look at the server and its workers, raise timeout=, or "
             "leave transport=framed and protocol=compact away if it runs without -f and -c"
         )
     return error
 
 
-def _explain_answer(place: Place, error: Any) -> Unavailable:
+def _explain_answer(address: TableAddress, error: Any) -> Unavailable:
     said = _text(error.message)
     if "TableNotFoundException" in said:
         return MissingTable(
-            f"{place}: there is no table {place.table}: create it with the family 'data', or let create=yes do that"
+            f"{address}: there is no table {address.table}: create it with the family 'data', or let create=yes do that"
         )
     if "TableExistsException" in said or isinstance(error, thrift.AlreadyExists):
-        return TableExists(f"{place}: the table {place.table} is there already")
+        return TableExists(f"{address}: the table {address.table} is there already")
     for name, meaning in _FOR_GOOD.items():
         if name in said:
-            return Misconfigured(f"{place}: {meaning.format(table=place.table)}")
-    return Unavailable(f"{place}: the server said: {said.strip().partition(chr(10))[0][:300]}")
+            return Misconfigured(f"{address}: {meaning.format(table=address.table)}")
+    return Unavailable(f"{address}: the server said: {said.strip().partition(chr(10))[0][:300]}")
 
 
 def _text(message: bytes | str | None) -> str:

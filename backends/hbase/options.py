@@ -39,7 +39,7 @@ class HBaseOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TableAddress:
     """The server and the table that a URL names."""
 
     host: str
@@ -50,13 +50,13 @@ class Place:
         return f"{self.host}:{self.port}"
 
 
-def parse(url: Url) -> Place:
-    """The place that *url* names."""
+def parse(url: Url) -> TableAddress:
+    """The table that *url* names, and its server."""
     if not url.host:
         raise BadUrl(f"{url} names no host: write hbase://127.0.0.1:9090/safekeeper")
     if url.user or url.password:
-        raise BadUrl(f"{url} has a login: HBase's Thrift 1 server knows none, leave it away")
+        raise BadUrl(f"{url} has a login: HBase's Thrift 1 server knows none, leave it out")
     table = url.path.strip("/") or "safekeeper"
     if not _TABLE.fullmatch(table):
         raise BadUrl(f"{url}: the path is the name of a table, such as /safekeeper or /namespace:table")
-    return Place(url.host, 9090 if url.port is None else url.port, table)
+    return TableAddress(url.host, 9090 if url.port is None else url.port, table)

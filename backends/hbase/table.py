@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from safekeeper.backends.hbase.connections import Connections
 from safekeeper.backends.hbase.errors import MissingTable, TableExists, explain_opening
 from safekeeper.backends.hbase.layout import FAMILY, TOKEN
-from safekeeper.backends.hbase.options import HBaseOptions, Place
+from safekeeper.backends.hbase.options import HBaseOptions, TableAddress
 from safekeeper.backends.hbase.thrift import BatchMutation, ColumnDescriptor, Mutation, Scan
 from safekeeper.backends.shared import server_clock as clock
 from safekeeper.backends.shared.errors import Misconfigured
@@ -29,7 +29,7 @@ _FIRST_READ, _MOST_READ = 32, 1000
 _KEYS_ONLY = b"FirstKeyOnlyFilter() AND KeyOnlyFilter()"
 
 
-Change: TypeAlias = Any
+RowChange: TypeAlias = Any
 """What one call does to one row, in the driver's form."""
 
 
@@ -41,12 +41,12 @@ class Cell:
     timestamp: int
 
 
-def put(row: bytes, cells: Mapping[bytes, bytes]) -> Change:
+def put(row: bytes, cells: Mapping[bytes, bytes]) -> RowChange:
     """Sets columns of *row*, all or none of them; into the write-ahead log, which is the default."""
     return BatchMutation(row, [Mutation(column=column, value=value) for column, value in cells.items()])
 
 
-def delete(row: bytes) -> Change:
+def delete(row: bytes) -> RowChange:
     """Removes everything in *row*."""
     return BatchMutation(row, [Mutation(isDelete=True, column=FAMILY)])
 
@@ -54,11 +54,11 @@ def delete(row: bytes) -> Change:
 class Table:
     """A table that may not exist yet: then it is empty, and the first write creates it."""
 
-    def __init__(self, place: Place, options: HBaseOptions) -> None:
-        self._name = place.table.encode()
-        self._place = place
+    def __init__(self, address: TableAddress, options: HBaseOptions) -> None:
+        self._name = address.table.encode()
+        self._address = address
         self._create = options.create
-        self._connections = Connections(place, options)
+        self._connections = Connections(address, options)
         self._exists = False
         self._creating = threading.Lock()
 
@@ -67,7 +67,7 @@ class Table:
         try:
             self._find()
         except Unavailable as error:
-            raise explain_opening(self._place, error) from error
+            raise explain_opening(self._address, error) from error
 
     def _find(self) -> bool:
         """Whether the table exists. It is asked by itself: of several rows of a missing table the server says nothing
@@ -78,11 +78,11 @@ class Table:
             except MissingTable:
                 return False
             if FAMILY + b":" not in families:
-                raise Misconfigured(f"{self._place}: the table {self._place.table} has no family 'data'")
+                raise Misconfigured(f"{self._address}: the table {self._address.table} has no family 'data'")
             self._exists = True
         return self._exists
 
-    def write(self, rows: Sequence[Change], timestamp: int) -> None:
+    def write(self, rows: Sequence[RowChange], timestamp: int) -> None:
         """Make changes, each row whole or not at all."""
         if len(rows) == 1:  # the server has a shorter way for a single one
             (only,) = rows
@@ -148,7 +148,9 @@ class Table:
         with self._creating, suppress(TableExists):
             if not self._find():
                 if not self._create:
-                    raise MissingTable(f"{self._place}: there is no table {self._place.table} and create=no: create it")
+                    raise MissingTable(
+                        f"{self._address}: there is no table {self._address.table} and create=no: create it"
+                    )
                 self._connections.run(lambda client: client.createTable(self._name, [family]))
 
     def read_clock(self) -> clock.Reading | None:

@@ -166,7 +166,7 @@ class TestConnections:
         with safekeeper.open(url) as behind:
             with ExitStack() as busy:
                 for _ in range(4):
-                    busy.enter_context(behind._table._connections._link())
+                    busy.enter_context(behind._table._connections._connection())
             proxy.hold()
             with pytest.raises(Unavailable, match="did not answer in time"):
                 behind.read([A])

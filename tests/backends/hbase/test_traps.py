@@ -11,7 +11,7 @@ from thriftpy2.thrift import TApplicationException
 import safekeeper
 from safekeeper import Batch, CheckpointId, Unavailable
 from safekeeper.backends.hbase.errors import explain
-from safekeeper.backends.hbase.options import Place
+from safekeeper.backends.hbase.options import TableAddress
 
 A, B = CheckpointId("g", b"a"), CheckpointId("g", b"b")
 COLUMN = b"data:checkpoint"
@@ -213,7 +213,7 @@ class TestAnErrorThatCannotBePrinted:
             table.row(b"")
         with pytest.raises(TypeError):
             str(raised.value)
-        explained = explain(Place("host", 9090, "table"), raised.value)
+        explained = explain(TableAddress("host", 9090, "table"), raised.value)
         assert isinstance(explained, Unavailable)
         assert str(explained).startswith("host:9090: the Thrift server failed: ")
         assert "\n" not in str(explained)
