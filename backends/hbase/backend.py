@@ -12,14 +12,14 @@ from typing import Self
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
 from safekeeper.backends.hbase.layout import (
     CHECKPOINT,
+    CHUNK,
+    CHUNK_BYTES,
     FIRST_GROUP,
     HEAD,
     KEY,
     LONG_KEY_BYTES,
-    PART,
-    PART_BYTES,
-    Group,
-    Head,
+    HBaseGroup,
+    HBaseLargeValue,
     decode,
     encode,
     group_of,
@@ -42,17 +42,17 @@ _WINDOW_ROWS = 1000
 _ROW_OVERHEAD = 64
 _KEYS_TOGETHER = 1000
 _GROUP_ROWS_TOGETHER = 100
-_PARTS_TOGETHER = 8
+_CHUNKS_TOGETHER = 8
 _REMEMBERED = 10_000
-"""How many large values a handle knows of, to remove their parts when it replaces them."""
+"""How many large values a handle knows of, to remove their chunks when it replaces them."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Large:
+class _LargeRow:
     """A large value that was seen or written in a row."""
 
-    group: Group
-    head: Head
+    group: HBaseGroup
+    head: HBaseLargeValue
     timestamp: int
 
 
@@ -70,7 +70,7 @@ class HBaseBackend(Backend):
         self._table = Table(address, options)
         self._clock = Clock(self._table.read_clock)
         self._sweeper = Sweeper(self._table, self._clock, options.orphans_after)
-        self._large: dict[bytes, _Large] = {}
+        self._large: dict[bytes, _LargeRow] = {}
         try:
             self._table.check()
         except BaseException:
@@ -89,13 +89,13 @@ class HBaseBackend(Backend):
     def write(self, batch: Batch) -> Receipt:
         self.check_open()
         if batch.columns is None:  # columns delete nothing
-            self._look_for_parts([id for id, value in batch.items() if value is None])
+            self._look_for_chunks([id for id, value in batch.items() if value is None])
         window: dict[bytes, RowChange] = {}
         nbytes = 0
         for id, value in batch.items():
             group = locate(id.group)
             row = group.row(id.key)
-            if value is not None and len(value) > PART_BYTES:
+            if value is not None and len(value) > CHUNK_BYTES:
                 self._write_large(group, row, id.key, value)
                 continue
             size = len(value or b"") + len(id.key) + len(row) + _ROW_OVERHEAD
@@ -109,56 +109,58 @@ class HBaseBackend(Backend):
         return Receipt(self.survives)
 
     def _change(self, rows: Mapping[bytes, RowChange]) -> int:
-        """Change the rows of ids, then remove the parts of the values that this replaced; the time of the change."""
+        """Change the rows of ids, then remove the chunks of the values that this replaced; the time of the change."""
         replaced = [old for old in (self._large.pop(row, None) for row in rows) if old] if self._large else []
         timestamp = self._clock.next(after=max((old.timestamp for old in replaced), default=0))
         self._table.write(list(rows.values()), timestamp)
         self._clock.settle(timestamp)
         for old in replaced:
             with suppress(Unavailable):  # the change is made; what is left behind is swept later
-                self._table.write([delete(part) for part in old.head.rows(old.group)], timestamp)
+                self._table.write([delete(chunk) for chunk in old.head.rows(old.group)], timestamp)
         return timestamp
 
-    def _write_large(self, group: Group, row: bytes, key: bytes, value: bytes) -> None:
-        """Write a value in parts, then its head: until that is there, nobody sees the parts."""
+    def _write_large(self, group: HBaseGroup, row: bytes, key: bytes, value: bytes) -> None:
+        """Write a value in chunks, then its head: until that is there, nobody sees the chunks."""
         started = time.monotonic()
         if row not in self._large:
             self._look_at([row], group)
-        head, parts = split(group, key, value)
-        for part_row, part in zip(head.rows(group), parts, strict=True):
-            self._table.write([put(part_row, {PART: part, HEAD: row})], self._clock.next())
+        head, chunks = split(group, key, value)
+        for chunk_row, chunk in zip(head.rows(group), chunks, strict=True):
+            self._table.write([put(chunk_row, {CHUNK: chunk, HEAD: row})], self._clock.next())
         if time.monotonic() - started > self._options.orphans_after / 2:
-            raise Unavailable(f"{CheckpointId(group.name, key)}: writing its parts took too long: raise orphans-after=")
+            raise Unavailable(
+                f"{CheckpointId(group.name, key)}: writing its chunks took too long: raise orphans-after="
+            )
         timestamp = self._change({row: put(row, _cells(key, head.encode()))})
-        self._remember(row, _Large(group, head, timestamp))
+        self._remember(row, _LargeRow(group, head, timestamp))
         with suppress(Unavailable):
             self._sweeper.sweep_some(group)
 
-    def _look_for_parts(self, deleted: Sequence[CheckpointId]) -> None:
-        """Find out which of the ids that are about to be deleted have parts, so that those go with them.
+    def _look_for_chunks(self, deleted: Sequence[CheckpointId]) -> None:
+        """Find out which of the ids that are about to be deleted have chunks, so that those go with them.
 
-        The parts of a value that this handle replaces without knowing of them are left to the sweeper. It comes when
+        The chunks of a value that this handle replaces without knowing of them are left to the sweeper. It comes when
         the group is written to again, and after the last delete nobody may do that.
         """
-        unknown: dict[Group, list[bytes]] = {}
+        unknown: dict[HBaseGroup, list[bytes]] = {}
         for id in deleted:
             group = locate(id.group)
             row = group.row(id.key)
             if row not in self._large:
                 unknown.setdefault(group, []).append(row)
         for group, rows in unknown.items():
-            if self._table.scan(group.parts, group.end, 1):
+            if self._table.scan(group.chunks, group.end, 1):
                 self._look_at(rows, group)
                 with suppress(Unavailable):
                     self._sweeper.sweep_some(group)
 
-    def _look_at(self, rows: Sequence[bytes], group: Group) -> None:
+    def _look_at(self, rows: Sequence[bytes], group: HBaseGroup) -> None:
         """Remember which of *rows* have the head of a large value; whether anything in them is damaged is no matter."""
         for row, cell in self._table.read(rows, CHECKPOINT).items():
             if head := head_in(cell.value):
-                self._remember(row, _Large(group, head, cell.timestamp))
+                self._remember(row, _LargeRow(group, head, cell.timestamp))
 
-    def _remember(self, row: bytes, large: _Large) -> None:
+    def _remember(self, row: bytes, large: _LargeRow) -> None:
         while len(self._large) >= _REMEMBERED:
             with suppress(StopIteration, KeyError, RuntimeError):  # another thread may do the same
                 self._large.pop(next(iter(self._large)))
@@ -167,7 +169,7 @@ class HBaseBackend(Backend):
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         self.check_open()
         values: dict[CheckpointId, bytes | None] = {}
-        larges: dict[CheckpointId, _Large] = {}
+        larges: dict[CheckpointId, _LargeRow] = {}
         missing = list(dict.fromkeys(ids))
         while missing:
             before, larges = larges, self._read_rows(missing, values)
@@ -182,7 +184,7 @@ class HBaseBackend(Backend):
 
     def _read_rows(
         self, ids: Sequence[CheckpointId], values: dict[CheckpointId, bytes | None]
-    ) -> dict[CheckpointId, _Large]:
+    ) -> dict[CheckpointId, _LargeRow]:
         """Put the values of *ids* into *values*, but for the large ones: those are returned, not read yet."""
         rows = {id: locate(id.group).row(id.key) for id in ids}
         cells = self._table.read(list(rows.values()), CHECKPOINT)
@@ -196,26 +198,26 @@ class HBaseBackend(Backend):
             if isinstance(value, bytes):
                 values[id] = value
             else:
-                larges[id] = _Large(group, value, cell.timestamp)
+                larges[id] = _LargeRow(group, value, cell.timestamp)
                 self._remember(row, larges[id])
         return larges
 
-    def _join(self, key: bytes, large: _Large) -> bytes | None:
-        """The value of a head; None if its parts are not all there any more."""
+    def _join(self, key: bytes, large: _LargeRow) -> bytes | None:
+        """The value of a head; None if its chunks are not all there any more."""
         rows = large.head.rows(large.group)
-        parts = []
-        for start in range(0, len(rows), _PARTS_TOGETHER):
-            some = rows[start : start + _PARTS_TOGETHER]
-            cells = self._table.read(some, PART)
+        chunks = []
+        for start in range(0, len(rows), _CHUNKS_TOGETHER):
+            some = rows[start : start + _CHUNKS_TOGETHER]
+            cells = self._table.read(some, CHUNK)
             if len(cells) < len(some):
                 return None
-            parts += [cells[row].value for row in some]
-        return check(large.group, key, large.head.checksum, b"".join(parts))
+            chunks += [cells[row].value for row in some]
+        return check(large.group, key, large.head.checksum, b"".join(chunks))
 
     def keys(self, group: str) -> Iterator[bytes]:
         self.check_open()
         where = locate(group)
-        for page in self._table.pages(where.ids, where.parts, _KEYS_TOGETHER):
+        for page in self._table.pages(where.ids, where.chunks, _KEYS_TOGETHER):
             keys = {row: where.key(row) for row in page}
             long = self._table.read([row for row, key in keys.items() if key is None], KEY)
             for row, key in keys.items():

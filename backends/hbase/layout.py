@@ -4,11 +4,11 @@
     hash u16 | group | 00 | k | key         data:checkpoint   the value, or the head of a value over 1 MiB
     hash u16 | group | 00 | h | sha256      data:checkpoint   the same for a key over 1 KiB
                                             data:key          that key
-    hash u16 | group | 01 | write id | n    data:part         part n (u16) of the value that was written under that id
+    hash u16 | group | 01 | write id | n    data:part         chunk n (u16) of the value that was written under that id
                                             data:head         the row that its head belongs to
     00 00 00 | slot                         data:token        where handles read the server's clock
 
-The hash of the group spreads groups over the table; within a group the rows lie together, the ids before the parts. A
+The hash of the group spreads groups over the table; within a group the rows lie together, the ids before the chunks. A
 group has no control characters, so nothing runs into anything else. Frozen, all of it, numbers big endian.
 """
 
@@ -27,11 +27,11 @@ from safekeeper.errors import Corruption
 FAMILY = b"data"
 CHECKPOINT = b"data:checkpoint"
 KEY = b"data:key"
-PART = b"data:part"
+CHUNK = b"data:part"
 HEAD = b"data:head"
 TOKEN = b"data:token"
 
-PART_BYTES = 1024 * 1024
+CHUNK_BYTES = 1024 * 1024
 """The largest cell. HBase takes 10 MB, but its Thrift server no frames over 2 MB by default."""
 
 LONG_KEY_BYTES = 1024
@@ -40,30 +40,30 @@ LONG_KEY_BYTES = 1024
 FIRST_GROUP = b"\0\0\1"
 """Every row of a group is at or after this one, every row of a clock before it."""
 
-_IDS, _PARTS, _END = b"\0", b"\1", b"\2"
+_IDS, _CHUNKS, _END = b"\0", b"\1", b"\2"
 _SHORT, _LONG = b"k", b"h"
 _SEPARATOR = re.compile(rb"[\0\1]")
 
 # cell:    mark u8 | xxh3 u64 | mark 1: the bytes themselves
-#                             | mark 2: write id, 16 bytes | number of parts u16
+#                             | mark 2: write id, 16 bytes | number of chunks u16
 #          the checksum covers the whole value and is seeded with the id, so that a value in another id's row does
 #          not pass
 _CELL = struct.Struct(">BQ")
-_IN_PARTS_CELL = struct.Struct(">16sH")
-_WHOLE, _IN_PARTS = 1, 2
+_IN_CHUNKS_CELL = struct.Struct(">16sH")
+_WHOLE, _IN_CHUNKS = 1, 2
 _U16 = struct.Struct(">H")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class HBaseGroup:
     """Where a group lies."""
 
     name: str
     seed: int
     ids: bytes
     """What the rows of its ids start with."""
-    parts: bytes
-    """What the rows of its parts start with."""
+    chunks: bytes
+    """What the rows of its chunks start with."""
     end: bytes
     """The first row that no longer belongs to it."""
 
@@ -84,15 +84,15 @@ class Group:
 
 
 @lru_cache(maxsize=4096)
-def locate(name: str) -> Group:
+def locate(name: str) -> HBaseGroup:
     """Where the group *name* lies."""
     raw = name.encode()
     seed = seed_of(raw)
     prefix = _U16.pack(seed >> 48) + raw
-    return Group(name, seed, prefix + _IDS, prefix + _PARTS, prefix + _END)
+    return HBaseGroup(name, seed, prefix + _IDS, prefix + _CHUNKS, prefix + _END)
 
 
-def group_of(row: bytes) -> tuple[Group, bool]:
+def group_of(row: bytes) -> tuple[HBaseGroup, bool]:
     """The group that *row* belongs to, and whether it is the row of an id."""
     found = _SEPARATOR.search(row, 2)
     if found is None:
@@ -101,39 +101,39 @@ def group_of(row: bytes) -> tuple[Group, bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """What stands for a large value: which parts it has, and the checksum of them all together."""
+class HBaseLargeValue:
+    """A large value as its head tells it: which chunks it has, and the checksum of them all together."""
 
     checksum: int
     write_id: bytes
-    parts: int
+    chunks: int
 
-    def rows(self, group: Group) -> list[bytes]:
-        """The rows of the parts, in order."""
-        return [group.parts + self.write_id + _U16.pack(number) for number in range(self.parts)]
+    def rows(self, group: HBaseGroup) -> list[bytes]:
+        """The rows of the chunks, in order."""
+        return [group.chunks + self.write_id + _U16.pack(number) for number in range(self.chunks)]
 
     def encode(self) -> bytes:
         """The head as a cell."""
-        return _CELL.pack(_IN_PARTS, self.checksum) + _IN_PARTS_CELL.pack(self.write_id, self.parts)
+        return _CELL.pack(_IN_CHUNKS, self.checksum) + _IN_CHUNKS_CELL.pack(self.write_id, self.chunks)
 
 
-def write_id_of(group: Group, row: bytes) -> bytes:
-    """The write id in the row of a part."""
-    return row[len(group.parts) : -_U16.size]
+def write_id_of(group: HBaseGroup, row: bytes) -> bytes:
+    """The write id in the row of a chunk."""
+    return row[len(group.chunks) : -_U16.size]
 
 
-def encode(group: Group, key: bytes, value: bytes) -> bytes:
+def encode(group: HBaseGroup, key: bytes, value: bytes) -> bytes:
     """A value as a cell."""
     return _CELL.pack(_WHOLE, checksum(group, key, value)) + value
 
 
-def split(group: Group, key: bytes, value: bytes) -> tuple[Head, list[bytes]]:
-    """A large value as its head and its parts, under a fresh write id."""
-    parts = [value[start : start + PART_BYTES] for start in range(0, len(value), PART_BYTES)]
-    return Head(checksum(group, key, value), secrets.token_bytes(16), len(parts)), parts
+def split(group: HBaseGroup, key: bytes, value: bytes) -> tuple[HBaseLargeValue, list[bytes]]:
+    """A large value as its head and its chunks, under a fresh write id."""
+    chunks = [value[start : start + CHUNK_BYTES] for start in range(0, len(value), CHUNK_BYTES)]
+    return HBaseLargeValue(checksum(group, key, value), secrets.token_bytes(16), len(chunks)), chunks
 
 
-def decode(group: Group, key: bytes, cell: bytes) -> bytes | Head:
+def decode(group: HBaseGroup, key: bytes, cell: bytes) -> bytes | HBaseLargeValue:
     """The value that *cell* holds, checked, or the head of a large one."""
     if len(cell) >= _CELL.size:
         mark, expected = _CELL.unpack_from(cell)
@@ -144,9 +144,9 @@ def decode(group: Group, key: bytes, cell: bytes) -> bytes | Head:
     raise damaged(group, key, "holds no value of version 1")
 
 
-def head_in(cell: bytes) -> Head | None:
+def head_in(cell: bytes) -> HBaseLargeValue | None:
     """The head of a large value that *cell* holds; None if it holds something else, damaged or not."""
-    if len(cell) != _CELL.size + _IN_PARTS_CELL.size:
+    if len(cell) != _CELL.size + _IN_CHUNKS_CELL.size:
         return None
     mark, expected = _CELL.unpack_from(cell)
-    return Head(expected, *_IN_PARTS_CELL.unpack_from(cell, _CELL.size)) if mark == _IN_PARTS else None
+    return HBaseLargeValue(expected, *_IN_CHUNKS_CELL.unpack_from(cell, _CELL.size)) if mark == _IN_CHUNKS else None

@@ -28,7 +28,7 @@ class HBaseOptions:
     create: bool = True
     """`no`: a missing table is an error of the first write, which otherwise creates it."""
     orphans_after: float = 86_400.0
-    """Seconds after which the parts of a large value may be removed if its writer died before the value was whole. No
+    """Seconds after which the chunks of a large value may be removed if its writer died before the value was whole. No
     write of a large value may take longer than half of this."""
 
     def __post_init__(self) -> None:

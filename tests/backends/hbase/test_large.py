@@ -1,4 +1,4 @@
-"""Values in parts: whatever happens between two calls, the value is the old one or the new one, and nothing stays."""
+"""Values in chunks: whatever happens between two calls, the value is the old one or the new one, and nothing stays."""
 
 from contextlib import closing
 
@@ -7,7 +7,7 @@ import pytest
 import safekeeper
 from safekeeper import Batch, CheckpointId, Corruption, Unavailable
 from safekeeper.backends.hbase import table as change
-from safekeeper.backends.hbase.layout import CHECKPOINT, HEAD, PART, locate
+from safekeeper.backends.hbase.layout import CHECKPOINT, CHUNK, HEAD, locate
 
 A = CheckpointId("g", b"a")
 GROUP = locate("g")
@@ -16,12 +16,12 @@ OLD, NEW = b"o" * 1_500_000, b"n" * 2_500_000
 
 @pytest.fixture
 def rows(hbase, hbase_url):
-    """What rows the table has: those of ids, and those of parts."""
+    """What rows the table has: those of ids, and those of chunks."""
 
     def look():
         with closing(hbase.client()) as client:
             found = [row for row, _ in client.table(hbase_url.rpartition("/")[2]).scan(row_start=GROUP.ids)]
-        return [row for row in found if row < GROUP.parts], [row for row in found if row >= GROUP.parts]
+        return [row for row in found if row < GROUP.chunks], [row for row in found if row >= GROUP.chunks]
 
     return look
 
@@ -40,7 +40,7 @@ def delete(store, id):
 
 @pytest.mark.parametrize("replaced_by", (NEW, b"small", None), ids=("large", "small", "nothing"))
 @pytest.mark.parametrize("who", ("the writer", "a reader", "a stranger"))
-def test_the_parts_of_a_replaced_value_are_removed(store, hbase_url, rows, replaced_by, who):
+def test_the_chunks_of_a_replaced_value_are_removed(store, hbase_url, rows, replaced_by, who):
     store.write(Batch({A: OLD}))
     assert [len(some) for some in rows()] == [1, 2]
     with safekeeper.open(hbase_url) as other:
@@ -49,9 +49,9 @@ def test_the_parts_of_a_replaced_value_are_removed(store, hbase_url, rows, repla
             assert other.read([A]) == [OLD]
         replacing.write(Batch({A: replaced_by})) if replaced_by is not None else delete(replacing, A)
     assert store.read([A]) == [replaced_by]
-    ids, parts = rows()
+    ids, chunks = rows()
     left_to_the_sweeper = 2 if (who, replaced_by) == ("a stranger", b"small") else 0
-    assert (len(ids), len(parts)) == {NEW: (1, 3), b"small": (1, left_to_the_sweeper), None: (0, 0)}[replaced_by]
+    assert (len(ids), len(chunks)) == {NEW: (1, 3), b"small": (1, left_to_the_sweeper), None: (0, 0)}[replaced_by]
 
 
 def test_deletes_sweep_too(store, hbase_url, rows):
@@ -75,17 +75,17 @@ def test_a_damaged_value_can_be_replaced_and_deleted(store, rows, value):
     assert store.read([A]) == [value]
 
 
-def test_parts_are_no_keys_and_make_no_group(store, rows):
+def test_chunks_are_no_keys_and_make_no_group(store, rows):
     store.write(Batch({A: OLD}))
-    ids, parts = rows()
+    ids, chunks = rows()
     assert list(store.keys("g")) == [b"a"]
     delete(store, A)
-    store._table.write([change.put(parts[0], {PART: b"", HEAD: ids[0]})], store._clock.next())
+    store._table.write([change.put(chunks[0], {CHUNK: b"", HEAD: ids[0]})], store._clock.next())
     assert list(store.keys("g")) == []
     assert list(store.groups()) == []
 
 
-def test_a_missing_part_is_corruption_and_not_absence(store, rows):
+def test_a_missing_chunk_is_corruption_and_not_absence(store, rows):
     store.write(Batch({A: OLD}))
     store._table.write([change.delete(rows()[1][1])], store._clock.next())
     with pytest.raises(Corruption, match=r"g/a in row .*: parts of the value are gone"):
@@ -141,7 +141,7 @@ def test_a_connection_cut_between_any_two_calls_leaves_the_old_value_or_the_new_
             number += 1
         elif acknowledged:  # otherwise a slow machine was in the way, not the fault
             break
-    assert number > 6, "reading the old head, three parts, the head, removing the old parts"
+    assert number > 6, "reading the old head, three chunks, the head, removing the old chunks"
     orphaned = len(rows()[1])
     assert orphaned
     _sweep(store, rows, orphaned)
@@ -157,7 +157,7 @@ def _sweep(store, rows, orphaned):
     assert store.read([A, beside]) == [b"newer", OLD]
 
 
-def test_parts_that_are_not_old_are_left_alone(store, hbase_url, rows):
+def test_chunks_that_are_not_old_are_left_alone(store, hbase_url, rows):
     with safekeeper.open(hbase_url) as dying:
         write, dying._change = dying._change, lambda rows: (_ for _ in ()).throw(Unavailable("died"))
         with pytest.raises(Unavailable):
@@ -167,7 +167,7 @@ def test_parts_that_are_not_old_are_left_alone(store, hbase_url, rows):
         dying._change = write
 
 
-def test_a_write_that_takes_too_long_gives_up_before_its_parts_may_be_swept(hbase_url):
+def test_a_write_that_takes_too_long_gives_up_before_its_chunks_may_be_swept(hbase_url):
     with safekeeper.open(f"{hbase_url}?orphans-after=0.000001") as store:
         with pytest.raises(Unavailable, match="took too long: raise orphans-after="):
             store.write(Batch({A: OLD}))

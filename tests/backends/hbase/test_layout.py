@@ -5,9 +5,9 @@ import pytest
 from safekeeper import Corruption
 from safekeeper.backends.hbase.layout import (
     CHECKPOINT,
+    CHUNK_BYTES,
     FIRST_GROUP,
-    PART_BYTES,
-    Head,
+    HBaseLargeValue,
     decode,
     encode,
     group_of,
@@ -29,14 +29,14 @@ def test_every_id_has_a_row_of_its_own_that_hbase_takes():
 
 
 @pytest.mark.parametrize("name", AWKWARD_GROUPS.values(), ids=AWKWARD_GROUPS)
-def test_the_rows_of_a_group_lie_together_ids_before_parts(name):
+def test_the_rows_of_a_group_lie_together_ids_before_chunks(name):
     group = locate(name)
-    row, (head, parts) = group.row(b"\xff" * 1024), split(group, b"", bytes(PART_BYTES + 1))
-    assert len(parts) == head.parts == 2
-    assert group.ids < row < group.parts < min(head.rows(group)) < max(head.rows(group)) < group.end
+    row, (head, chunks) = group.row(b"\xff" * 1024), split(group, b"", bytes(CHUNK_BYTES + 1))
+    assert len(chunks) == head.chunks == 2
+    assert group.ids < row < group.chunks < min(head.rows(group)) < max(head.rows(group)) < group.end
     assert group_of(row) == (group, True)
-    assert [group_of(part) for part in head.rows(group)] == [(group, False)] * 2
-    assert {write_id_of(group, part) for part in head.rows(group)} == {head.write_id}
+    assert [group_of(chunk) for chunk in head.rows(group)] == [(group, False)] * 2
+    assert {write_id_of(group, chunk) for chunk in head.rows(group)} == {head.write_id}
 
 
 def test_groups_do_not_reach_into_each_other():
@@ -56,12 +56,12 @@ def test_the_key_of_a_row_comes_back_unless_it_is_long():
     assert GROUP.key(GROUP.row(b"h" * 1025)) is None
 
 
-def test_every_write_of_a_large_value_has_parts_of_its_own():
+def test_every_write_of_a_large_value_has_chunks_of_its_own():
     value = bytes(range(256)) * 10_000
-    (one, parts), (other, _) = split(GROUP, b"k", value), split(GROUP, b"k", value)
+    (one, chunks), (other, _) = split(GROUP, b"k", value), split(GROUP, b"k", value)
     assert set(one.rows(GROUP)).isdisjoint(other.rows(GROUP))
     assert decode(GROUP, b"k", one.encode()) == one
-    assert check(GROUP, b"k", one.checksum, b"".join(parts)) == value
+    assert check(GROUP, b"k", one.checksum, b"".join(chunks)) == value
     assert head_in(one.encode()) == one
     assert head_in(other.encode()) == other
     for cell in (encode(GROUP, b"k", bytes(18)), one.encode()[:-1], one.encode() + b"\0", b""):
@@ -75,7 +75,7 @@ def test_every_write_of_a_large_value_has_parts_of_its_own():
         b"\1",
         encode(GROUP, b"k", b"value")[:-1],
         b"\3" + encode(GROUP, b"k", b"value")[1:],
-        Head(0, b"", 1).encode()[:-1],
+        HBaseLargeValue(0, b"", 1).encode()[:-1],
     ),
     ids=("empty", "cut in the checksum", "cut in the value", "of another version", "cut in the head"),
 )
