@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from safekeeper.agent.protocol import VERSION
-from safekeeper.agent.server import Server
+from safekeeper.agent.server import AgentServer
 from safekeeper.errors import SafekeeperError
 from safekeeper.keeper import SafeKeeper
 from safekeeper.keeper.lanes import Bounds
@@ -24,7 +24,7 @@ _M_MMAP_THRESHOLD = -3  # from malloc.h
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AgentSettings:
     """The first line on standard input, a JSON object."""
 
     url: str
@@ -35,7 +35,7 @@ class Settings:
     """For how long a write is tried again while the store is unavailable."""
 
     @classmethod
-    def parse(cls, line: str) -> Settings:
+    def parse(cls, line: str) -> AgentSettings:
         """The settings in *line*. Raise `ValueError`, which does not repeat them, when it has none."""
         try:
             settings = cls(**json.loads(line))
@@ -82,14 +82,14 @@ class _Answer:
 
 
 def _serve(path: str, answer: _Answer) -> None:
-    settings = Settings.parse(sys.stdin.readline())
+    settings = AgentSettings.parse(sys.stdin.readline())
     # The server has made room for every body before the keeper sees it, so the queue never blocks for long.
     queue = Bounds(nbytes=settings.queue_bytes)
     with (
         SafeKeeper(
             settings.url, serializer=None, overflow="block", storage_queue=queue, deadline=settings.retry_seconds
         ) as keeper,
-        Server(keeper, path, settings.queue_bytes),
+        AgentServer(keeper, path, settings.queue_bytes),
     ):
         survives = [flag.name for flag in keeper.backend.survives]
         ready = {"ready": True, "version": VERSION, "scope": keeper.backend.scope.name, "survives": survives}

@@ -8,15 +8,15 @@ from threading import Lock
 
 from safekeeper.agent import protocol
 from safekeeper.agent.budget import Budget
-from safekeeper.agent.protocol import Code, Kind
+from safekeeper.agent.protocol import ErrorCode, FrameKind
 from safekeeper.backend import MAX_VALUE_BYTES, Backend, CheckpointId, PlacementCounts, SupportsPlacement, check_group
 from safekeeper.errors import BadId, Closed, Conflict, Corruption, SafekeeperError, TooLarge, Unavailable
 from safekeeper.keeper import SafeKeeper
 from safekeeper.keeper.ticket import Ticket
 from safekeeper.wire import BadFrame, Body
 
-Reply = tuple[Kind, list[bytes]]
-"""The kind of a frame and the parts of its body."""
+Reply = tuple[FrameKind, list[bytes]]
+"""The kind of a frame and the pieces of its body."""
 
 Replies = Generator[Reply, None, None]
 
@@ -29,13 +29,13 @@ READ_BYTES = 4 * 1024 * 1024
 READ_KEYS = 16
 """How many values it reads at most: when they are larger than expected, so many are in memory at once."""
 
-_CODES: dict[type[SafekeeperError], Code] = {
-    Unavailable: Code.UNAVAILABLE,
-    Corruption: Code.CORRUPTION,
-    Conflict: Code.CONFLICT,
-    Closed: Code.CLOSED,
-    TooLarge: Code.TOO_LARGE,
-    BadId: Code.BAD_ID,
+_CODES: dict[type[SafekeeperError], ErrorCode] = {
+    Unavailable: ErrorCode.UNAVAILABLE,
+    Corruption: ErrorCode.CORRUPTION,
+    Conflict: ErrorCode.CONFLICT,
+    Closed: ErrorCode.CLOSED,
+    TooLarge: ErrorCode.TOO_LARGE,
+    BadId: ErrorCode.BAD_ID,
 }
 
 
@@ -52,19 +52,19 @@ class Answers:
         self._values = Budget(value_bytes)
         self._expected = MAX_VALUE_BYTES  # twice the largest value read lately
 
-    def to(self, kind: Kind, body: Body) -> Replies:
+    def to(self, kind: FrameKind, body: Body) -> Replies:
         """The replies to a request, each made when it is asked for; the last one is a DONE.
 
         Raises what the backend raises, at any step, and `BadFrame` when *body* is not what *kind* says.
         """
         match kind:
-            case Kind.PUT:
+            case FrameKind.PUT:
                 return self._put(body)
-            case Kind.DELETE:
+            case FrameKind.DELETE:
                 return self._delete(body)
-            case Kind.KEYS:
+            case FrameKind.KEYS:
                 return self._keys(body)
-            case Kind.READ:
+            case FrameKind.READ:
                 return self._read(body)
         raise BadFrame(f"{kind.name} is no request")
 
@@ -84,16 +84,16 @@ class Answers:
         group = body.text()
         body.end()
         check_group(group)
-        chunk: list[bytes] = []
+        page: list[bytes] = []
         size = 0
         for key in self._keeper.backend.keys(group):
-            chunk.append(key)
+            page.append(key)
             size += len(key)
             if size >= KEY_LIST_BYTES:
-                yield Kind.KEY_LIST, protocol.key_list(chunk)
-                chunk, size = [], 0
-        if chunk:
-            yield Kind.KEY_LIST, protocol.key_list(chunk)
+                yield FrameKind.KEY_LIST, protocol.key_list(page)
+                page, size = [], 0
+        if page:
+            yield FrameKind.KEY_LIST, protocol.key_list(page)
         yield _done(started)
 
     def _read(self, body: Body) -> Replies:
@@ -108,15 +108,15 @@ class Answers:
                 sizes = [len(value or b"") for value in values]
                 room.resize(sum(sizes))
                 self._expected = min(MAX_VALUE_BYTES, max(2 * max(sizes), expected // 2, 1))
-                for index in range(at, at + len(some)):
-                    yield Kind.VALUE, protocol.value(index, values.pop(0))  # nothing else holds it while it is sent
+                for index in range(at, at + len(some)):  # popped: nothing else holds a value while it is sent
+                    yield FrameKind.VALUE, protocol.value(index, values.pop(0))
             at += len(some)
         yield _done(started)
 
     def _stored(self, tickets: list[Ticket], started: float) -> Reply:
         """DONE once all *tickets* are; those that shared a batch shared its sync."""
         sync_seconds = max((ticket.result().sync_seconds for ticket in tickets), default=0.0)
-        return Kind.DONE, protocol.done(time.perf_counter() - started, sync_seconds, *self._placed.take())
+        return FrameKind.DONE, protocol.done(time.perf_counter() - started, sync_seconds, *self._placed.take())
 
 
 class Placed:
@@ -138,13 +138,13 @@ class Placed:
 
 def failure(error: Exception) -> Reply:
     """The reply that says what went wrong in answering a request."""
-    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), Code.INTERNAL)
+    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), ErrorCode.INTERNAL)
     message = str(error) if isinstance(error, SafekeeperError) else f"{type(error).__name__}: {error}"
-    return Kind.ERROR, protocol.error(code, message)
+    return FrameKind.ERROR, protocol.error(code, message)
 
 
 def _done(started: float) -> Reply:
-    return Kind.DONE, protocol.done(time.perf_counter() - started, 0.0)
+    return FrameKind.DONE, protocol.done(time.perf_counter() - started, 0.0)
 
 
 def _ids(body: Body) -> list[CheckpointId]:

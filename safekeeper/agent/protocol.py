@@ -17,7 +17,7 @@ from safekeeper.wire import BadFrame, fields, u32
 #          little endian; the checksum covers kind, request, length and body; frozen: version 2 gets another mark
 MARK = b"SKA1"
 VERSION = 1
-HEAD = struct.Struct("<4sBIIQ")
+HEADER = struct.Struct("<4sBIIQ")
 _CHECKED = struct.Struct("<BII")
 _DONE = struct.Struct("<QQII")
 _VALUE = struct.Struct("<IBI")
@@ -27,7 +27,7 @@ MAX_BODY_BYTES = 65 * 1024 * 1024
 """The longest body: the largest value of the contract, with room for its id."""
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     """What a frame is: requests are below 64, replies above."""
 
     PUT = 1
@@ -40,7 +40,7 @@ class Kind(enum.IntEnum):
     ERROR = 127
 
 
-class Code(enum.IntEnum):
+class ErrorCode(enum.IntEnum):
     """What went wrong, in an ERROR."""
 
     UNAVAILABLE = 1
@@ -54,10 +54,10 @@ class Code(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class FrameHeader:
     """What comes before a body, so that room can be made before the body is read."""
 
-    kind: Kind
+    kind: FrameKind
     request: int
     """The number that the reply repeats."""
     length: int
@@ -65,15 +65,15 @@ class Head:
     checksum: int
 
     @classmethod
-    def decode(cls, data: bytes) -> Head:
-        """The head in the `HEAD.size` bytes of *data*. Raise `BadFrame` if they are none."""
-        mark, kind, request, length, checksum = HEAD.unpack(data)
+    def decode(cls, data: bytes) -> FrameHeader:
+        """The header in the `HEADER.size` bytes of *data*. Raise `BadFrame` if there is none."""
+        mark, kind, request, length, checksum = HEADER.unpack(data)
         if mark != MARK:
             raise BadFrame(f"a frame starts with {MARK.decode()}, not with {mark!r}")
         if length > MAX_BODY_BYTES:
             raise BadFrame(f"a body has at most {MAX_BODY_BYTES} bytes, not {length}")
         try:
-            return cls(Kind(kind), request, length, checksum)
+            return cls(FrameKind(kind), request, length, checksum)
         except ValueError:
             raise BadFrame(f"there is no frame of kind {kind}") from None
 
@@ -83,16 +83,16 @@ class Head:
             raise BadFrame(f"the checksum of request {self.request} does not match: bytes were damaged on the way")
 
 
-def encode(kind: Kind, request: int, parts: Sequence[bytes] = ()) -> list[bytes]:
-    """The buffers of a frame whose body is *parts*, one after the other; they are not copied."""
-    length = sum(map(len, parts))
-    return [HEAD.pack(MARK, kind, request, length, _checksum(kind, request, parts, length)), *parts]
+def encode(kind: FrameKind, request: int, pieces: Sequence[bytes] = ()) -> list[bytes]:
+    """The buffers of a frame whose body is *pieces*, one after the other; they are not copied."""
+    length = sum(map(len, pieces))
+    return [HEADER.pack(MARK, kind, request, length, _checksum(kind, request, pieces, length)), *pieces]
 
 
-def _checksum(kind: Kind, request: int, parts: Sequence[bytes], length: int) -> int:
+def _checksum(kind: FrameKind, request: int, pieces: Sequence[bytes], length: int) -> int:
     checksum = xxhash.xxh64(_CHECKED.pack(kind, request, length))
-    for part in parts:
-        checksum.update(part)
+    for piece in pieces:
+        checksum.update(piece)
     return checksum.intdigest()
 
 
@@ -111,7 +111,7 @@ def value(index: int, data: bytes | None) -> list[bytes]:
     return [_VALUE.pack(index, data is not None, len(data or b"")), data or b""]
 
 
-def error(code: Code, message: str) -> list[bytes]:
+def error(code: ErrorCode, message: str) -> list[bytes]:
     """The body of an ERROR. The message becomes one line."""
     text = " ".join(message.split()).encode("utf-8", "backslashreplace")
     return [_ERROR.pack(code, len(text)), text]

@@ -19,7 +19,7 @@ from typing import Self
 from safekeeper.agent import protocol
 from safekeeper.agent.answers import Answers, Replies, Reply, failure
 from safekeeper.agent.budget import Budget
-from safekeeper.agent.protocol import Code, Head, Kind
+from safekeeper.agent.protocol import ErrorCode, FrameHeader, FrameKind
 from safekeeper.errors import SafekeeperError, Unavailable
 from safekeeper.keeper import SafeKeeper
 from safekeeper.wire import BadFrame, Body, write_all
@@ -35,7 +35,7 @@ LINGER_SECONDS = 1
 _CREDENTIALS = struct.Struct("@3i")  # pid, uid, gid
 
 
-class Server:
+class AgentServer:
     """Serves the store of *keeper* on the Unix socket *path* from its making until `close`. The keeper stays open.
 
     At most *queue_bytes* of requests are in memory at a time, and as much again of values on their way to the JVM.
@@ -129,17 +129,17 @@ class _Conversation:
         try:
             while True:
                 self._poll.poll()  # between requests a peer may be silent for as long as it likes
-                head = Head.decode(self._receive(protocol.HEAD.size))
-                with self._requests.room(head.length):
-                    self._answer(head)
+                header = FrameHeader.decode(self._receive(protocol.HEADER.size))
+                with self._requests.room(header.length):
+                    self._answer(header)
         except BadFrame as problem:
             log.warning("a connection is closed: %s", problem)
-            self._send(0, (Kind.ERROR, protocol.error(Code.BAD_FRAME, str(problem))))
+            self._send(0, (FrameKind.ERROR, protocol.error(ErrorCode.BAD_FRAME, str(problem))))
             self._linger()
 
-    def _answer(self, head: Head) -> None:
-        with closing(self._answers.to(head.kind, self._receive_body(head))) as replies:
-            while self._send_next(head.request, replies):
+    def _answer(self, header: FrameHeader) -> None:
+        with closing(self._answers.to(header.kind, self._receive_body(header))) as replies:
+            while self._send_next(header.request, replies):
                 pass
 
     def _send_next(self, request: int, replies: Replies) -> bool:
@@ -156,9 +156,9 @@ class _Conversation:
             self._send(request, reply)
         return reply is not None
 
-    def _receive_body(self, head: Head) -> Body:
-        data = self._receive(head.length)
-        head.check(data)
+    def _receive_body(self, header: FrameHeader) -> Body:
+        data = self._receive(header.length)
+        header.check(data)
         return Body(data)
 
     def _receive(self, size: int) -> bytes:
@@ -171,8 +171,8 @@ class _Conversation:
         return data
 
     def _send(self, request: int, reply: Reply) -> None:
-        kind, parts = reply
-        write_all(self._socket.fileno(), protocol.encode(kind, request, parts))
+        kind, pieces = reply
+        write_all(self._socket.fileno(), protocol.encode(kind, request, pieces))
 
     def _linger(self) -> None:
         """Let a peer that is still sending finish, or it would see a broken pipe instead of the message."""

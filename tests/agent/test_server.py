@@ -126,7 +126,7 @@ def serve(tmp_path):
     @contextmanager
     def serve(backend, queue_bytes=MIB, **options):
         keeper = SafeKeeper(backend, serializer=None, overflow="block", **options)
-        with keeper, server.Server(keeper, f"{tmp_path}/agent.sock", queue_bytes):
+        with keeper, server.AgentServer(keeper, f"{tmp_path}/agent.sock", queue_bytes):
             yield
 
     return serve
