@@ -3,7 +3,7 @@
     ROOT/GROUP/KEY.ckpt         one id
     ROOT/.tmp/WRITER/           files being written; its writer holds a lock on the folder
 
-Names and content are those of `envelope.py`.
+Names and content are those of `shared/named_values.py`.
 
 A write goes to a temporary file, is synced, then renamed over the old file, then the folder is synced: at any moment
 the old file or the new one is there, whole. A group's folder stays when its last id goes: if it could be removed and
@@ -28,7 +28,7 @@ from typing import Self
 from safekeeper.backend import Backend, Batch, CheckpointId, Damage, Receipt, Scope
 from safekeeper.backends.shared.local_files import make_folder, os_errors_as_unavailable, survives_on, sync_folder
 from safekeeper.backends.shared.named_values import (
-    MAX_HEAD_BYTES,
+    MAX_HEADER_BYTES,
     decode,
     decode_id,
     decode_value,
@@ -229,16 +229,16 @@ def _read_id(path: Path) -> CheckpointId | None:
     """The id of a file, without reading its value; None if the file is gone."""
     try:
         with open(path, "rb", buffering=0) as file:
-            return decode_id(path, file.read(MAX_HEAD_BYTES))[0]
+            return decode_id(path, file.read(MAX_HEADER_BYTES))[0]
     except FileNotFoundError:
         return None
 
 
-def _write_synced(path: Path, parts: Sequence[bytes]) -> float:
-    """Create *path* with *parts* as its content, durable; how long the sync took."""
+def _write_synced(path: Path, pieces: Sequence[bytes]) -> float:
+    """Create *path* with *pieces* as its content, durable; how long the sync took."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        write_all(fd, parts)
+        write_all(fd, pieces)
         started = time.perf_counter()
         os.fsync(fd)
         return time.perf_counter() - started

@@ -71,8 +71,8 @@ def _puts(
 
 
 def _record(group: str, key: bytes, value: bytes | memoryview) -> tuple[bytes, bytes]:
-    name, head = _name(group, key)
-    rest = head + value if head else value
+    name, prefix = _name(group, key)
+    rest = prefix + value if prefix else value
     return name, _checksum(name, rest) + rest
 
 
@@ -87,16 +87,16 @@ def _pairs(columns: Columns) -> Iterator[tuple[bytes, memoryview]]:
 
 def get(transaction: Transaction, id: CheckpointId) -> bytes | None:
     """The value of *id*, None if there is none. Raise `Corruption` if it was damaged."""
-    name, head = _name(id.group, id.key)
+    name, prefix = _name(id.group, id.key)
     record = transaction.get(name)
     if record is None:
         return None
     rest = record[_CHECKSUM:]
     if record[:_CHECKSUM] != _checksum(name, rest):
         raise Corruption(f"the checksum of {id} does not match: it was damaged after it was written")
-    if rest[: len(head)] != head:
+    if rest[: len(prefix)] != prefix:
         raise Corruption(f"another key is stored in the place of {id}")
-    return bytes(rest[len(head) :])
+    return bytes(rest[len(prefix) :])
 
 
 def list_keys(transaction: Transaction, after: bytes, end: bytes) -> list[tuple[bytes, bytes]]:

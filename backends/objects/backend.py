@@ -16,7 +16,7 @@ from safekeeper.backend import Backend, Batch, CheckpointId, Compaction, Receipt
 from safekeeper.backends.objects.errors import errors_as_unavailable
 from safekeeper.backends.objects.options import open_store
 from safekeeper.backends.objects.store import OBJECT, TEMPORARY, ObjectStore
-from safekeeper.backends.shared.named_values import MAX_HEAD_BYTES, decode_id, decode_value, encode, escape, unescape
+from safekeeper.backends.shared.named_values import MAX_HEADER_BYTES, decode_id, decode_value, encode, escape, unescape
 from safekeeper.errors import Unavailable
 from safekeeper.url import Url
 
@@ -142,7 +142,7 @@ class ObjectsBackend(Backend):
 
     def _id(self, folder: str) -> CheckpointId | None:
         """The id whose objects are in *folder*, without reading its value."""
-        found = self._newest(folder, MAX_HEAD_BYTES)
+        found = self._newest(folder, MAX_HEADER_BYTES)
         return decode_id(*found)[0] if found else None
 
     def compact(self) -> Compaction:

@@ -25,13 +25,13 @@ from fsspec.spec import AbstractFileSystem
 
 from safekeeper.backend import MAX_VALUE_BYTES, Scope, Survives
 from safekeeper.backends.shared.local_files import make_folder
-from safekeeper.backends.shared.named_values import MAX_HEAD_BYTES
+from safekeeper.backends.shared.named_values import MAX_HEADER_BYTES
 
 OBJECT = "v"
 """What the name of every object begins with; a prefix lets object stores answer in one request."""
 TEMPORARY = ".tmp"
 """The folder in the root for objects that are being written."""
-_MAX_OBJECT_BYTES = MAX_HEAD_BYTES + MAX_VALUE_BYTES
+_MAX_OBJECT_BYTES = MAX_HEADER_BYTES + MAX_VALUE_BYTES
 _TRIES = 20
 
 

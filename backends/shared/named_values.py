@@ -19,10 +19,10 @@ from safekeeper.errors import Corruption
 # "SKF1" | xxh3 u64 | group_len u8 | key_len u16 | group | key | value to the end
 # little endian; the checksum covers everything after itself; frozen: version 2 gets another mark
 _MARK = b"SKF1"
-_HEAD = struct.Struct("<4sQBH")
+_HEADER = struct.Struct("<4sQBH")
 _CHECKED_FROM = 12
 
-MAX_HEAD_BYTES = _HEAD.size + MAX_GROUP_BYTES + MAX_KEY_BYTES
+MAX_HEADER_BYTES = _HEADER.size + MAX_GROUP_BYTES + MAX_KEY_BYTES
 """The id is within this many bytes from the beginning."""
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
@@ -56,13 +56,13 @@ def decode_id(place: str | os.PathLike[str], data: bytes) -> tuple[CheckpointId,
     """The id at the beginning of *data*, and where its value starts."""
     if data[:4] != _MARK:
         raise Corruption(f"{place}: is no checkpoint of version 1")
-    if len(data) < _HEAD.size:
+    if len(data) < _HEADER.size:
         raise Corruption(f"{place}: ends after {len(data)} bytes")
-    _, _, group_size, key_size = _HEAD.unpack_from(data)
-    key_from = _HEAD.size + group_size
+    _, _, group_size, key_size = _HEADER.unpack_from(data)
+    key_from = _HEADER.size + group_size
     try:
         return CheckpointId(
-            data[_HEAD.size : key_from].decode(), data[key_from : key_from + key_size]
+            data[_HEADER.size : key_from].decode(), data[key_from : key_from + key_size]
         ), key_from + key_size
     except ValueError as error:
         raise Corruption(f"{place}: holds no valid id: {error}") from error
@@ -71,7 +71,7 @@ def decode_id(place: str | os.PathLike[str], data: bytes) -> tuple[CheckpointId,
 def decode(place: str | os.PathLike[str], data: bytes) -> tuple[CheckpointId, bytes]:
     """The id and the value in *data*, both checked."""
     id, start = decode_id(place, data)
-    if xxhash.xxh3_64_intdigest(memoryview(data)[_CHECKED_FROM:]) != _HEAD.unpack_from(data)[1]:
+    if xxhash.xxh3_64_intdigest(memoryview(data)[_CHECKED_FROM:]) != _HEADER.unpack_from(data)[1]:
         raise Corruption(f"{place}: the checksum does not match: it was damaged after it was written")
     return id, data[start:]
 
