@@ -74,16 +74,16 @@ class Reader:
         under_way: deque[tuple[list[bytes], Future[list[bytes | None]]]] = deque()
         listed = recovered = 0
         while True:
-            while len(under_way) < self._threads and (chunk := list(islice(keys, batch))):
-                listed += len(chunk)
-                under_way.append((chunk, self._start([CheckpointId(group, key) for key in chunk])))
+            while len(under_way) < self._threads and (page := list(islice(keys, batch))):
+                listed += len(page)
+                under_way.append((page, self._start([CheckpointId(group, key) for key in page])))
             if progress is not None:
                 progress(Progress(listed, recovered, not under_way))
             if not under_way:
                 return
-            chunk, future = under_way.popleft()
+            page, future = under_way.popleft()
             values = self._guarded(partial(_result, future, self._timeout))
-            found = [(key, value) for key, value in zip(chunk, values, strict=True) if value is not None]
+            found = [(key, value) for key, value in zip(page, values, strict=True) if value is not None]
             recovered += len(found)
             yield from found
 

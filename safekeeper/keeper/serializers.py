@@ -24,7 +24,7 @@ from safekeeper.errors import BadState, Corruption
 #         little endian; the checksum is that of the payload, seeded with that of everything between; flag 1: the
 #         payload is a zstd frame; frozen: version 2 gets another mark
 _MARK = b"SKS1"
-_HEAD = struct.Struct("<4sQBHB")
+_HEADER = struct.Struct("<4sQBHB")
 _SEALED_FROM = 12
 _ZSTD = 1
 
@@ -150,14 +150,14 @@ def serializer_named(name: str) -> Serializer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Head:
+class _Header:
     """What stands between the checksum and the payload, with the seed it makes."""
 
     data: bytes
     seed: int
 
     @classmethod
-    def of(cls, flags: int, schema: int, name: bytes) -> _Head:
+    def of(cls, flags: int, schema: int, name: bytes) -> _Header:
         data = struct.pack("<BHB", flags, schema, len(name)) + name
         return cls(data, xxhash.xxh3_64_intdigest(data))
 
@@ -187,8 +187,8 @@ class Codec:
         self._serializer = serializer
         self._schema = schema
         self._migrate = migrate
-        self._plain = _Head.of(0, schema, name)
-        self._compressed = _Head.of(_ZSTD, schema, name)
+        self._plain = _Header.of(0, schema, name)
+        self._compressed = _Header.of(_ZSTD, schema, name)
         self._zstd = _Zstd() if compression else None
 
     def encode(self, state: Any) -> bytes:
@@ -230,14 +230,14 @@ class Codec:
 
 def _open(data: bytes) -> tuple[int, int, str, bytes]:
     """Flags, schema version, name of the serializer and payload of what a codec wrote."""
-    if data[:4] != _MARK or len(data) < _HEAD.size:
+    if data[:4] != _MARK or len(data) < _HEADER.size:
         raise BadState("carries no serializer's header: another program wrote it, or a keeper with serializer=None")
-    _, checksum, flags, schema, name_size = _HEAD.unpack_from(data)
-    start = _HEAD.size + name_size
-    head, payload = data[_SEALED_FROM:start], data[start:]
-    if xxhash.xxh3_64_intdigest(payload, xxhash.xxh3_64_intdigest(head)) != checksum:
+    _, checksum, flags, schema, name_size = _HEADER.unpack_from(data)
+    start = _HEADER.size + name_size
+    header, payload = data[_SEALED_FROM:start], data[start:]
+    if xxhash.xxh3_64_intdigest(payload, xxhash.xxh3_64_intdigest(header)) != checksum:
         raise Corruption("the checksum does not match: the bytes were damaged after they were saved")
-    return flags, schema, data[_HEAD.size : start].decode(), payload
+    return flags, schema, data[_HEADER.size : start].decode(), payload
 
 
 class _Zstd:
