@@ -39,7 +39,7 @@ def test_every_option_is_in_the_manual():
 
 
 def test_every_option_is_a_setting_of_the_bridge_and_the_other_way_round():
-    java = (build.SOURCES / "io/safekeeper/spark/Settings.java").read_text()
+    java = (build.SOURCES / "io/safekeeper/spark/ProviderSettings.java").read_text()
     known = set(re.findall(r"\{@code (\w+)\}:", java))
     assert {setting(option).removeprefix(PREFIX) for option in OPTIONS} | {"url"} == known
 

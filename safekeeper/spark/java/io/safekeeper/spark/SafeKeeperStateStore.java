@@ -29,10 +29,10 @@ import scala.jdk.javaapi.CollectionConverters;
 /**
  * One version of a partition's state, open for a task: what Spark reads and writes row by row.
  *
- * <p>It holds the provider's {@link Lease} until the task is over, or until commit, abort or release when there is no
- * task. Rows that it returns point into the pages and are used again by the next call.
+ * <p>It holds the provider's {@link StateLease} until the task is over, or until commit, abort or release when there is
+ * no task. Rows that it returns point into the pages and are used again by the next call.
  */
-final class SafeKeeperStateStore implements StateStore, Lease.Holder {
+final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
   private enum Phase {
     UPDATING,
     COMMITTED,

@@ -43,20 +43,20 @@ import scala.collection.immutable.Seq;
  * Keeps the state of a stateful query's partition in any safekeeper backend.
  *
  * <p>The state lives in this executor as a {@link StateLog}; a commit is what was appended to it, stored under an id
- * of its own by the {@link Agent} beside the executor. {@link Settings} are under {@code
+ * of its own by the {@link Agent} beside the executor. {@link ProviderSettings} are under {@code
  * spark.sql.streaming.stateStore.safekeeper.}
  */
 public final class SafeKeeperStateStoreProvider implements StateStoreProvider, SupportsFineGrainedReplay {
   private static final Logger LOG = LoggerFactory.getLogger(SafeKeeperStateStoreProvider.class);
 
-  private final Lease lease = new Lease();
+  private final StateLease lease = new StateLease();
   private ReentrantReadWriteLock maintenanceLock;
   private volatile boolean unloaded;
   private volatile boolean closed;
   private StateStoreId id;
   private StateStoreConf conf;
   private Configuration hadoopConf;
-  private Settings settings;
+  private ProviderSettings settings;
   private Agent agent;
   private FamilySpecs families;
   private QueryIdentity identity;
@@ -84,7 +84,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
     id = stateStoreId;
     conf = storeConf;
     hadoopConf = configuration;
-    settings = Settings.of(storeConf).check();
+    settings = ProviderSettings.of(storeConf).check();
     families = new FamilySpecs(
         FamilySpec.of(FamilySpecs.DEFAULT, keySchema, valueSchema, encoding, multipleValuesPerKey, false),
         columnFamilies);
@@ -190,7 +190,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
     } catch (InterruptedException error) {
       Thread.currentThread().interrupt();
       throw Sneaky.sneak(StateStoreErrors.cannotLoadStore(error));
-    } catch (Lease.Held error) {
+    } catch (StateLease.Held error) {
       StringBuilder stack = new StringBuilder();
       for (StackTraceElement line : error.thread().getStackTrace()) {
         stack.append(line).append('\n');
@@ -225,8 +225,8 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
     if (there != null && !there.equals(here) && !settings.adoptsMovedCheckpoint()) {
       throw new IllegalStateException(
           "the state of this query belongs to the checkpoint in " + there + ", not to the one in " + here
-              + ": if it was moved there, set " + Settings.PREFIX + "movedCheckpoint=adopt; if it was copied, start the"
-              + " copy with a new checkpoint");
+              + ": if it was moved there, set " + ProviderSettings.PREFIX + "movedCheckpoint=adopt; if it was copied,"
+              + " start the copy with a new checkpoint");
     }
     if (!here.equals(there)) {
       commits.setLocation(here);
@@ -283,7 +283,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
       FamilySpec spec = families.get(name);
       keys += spec != null && spec.internal() ? 0 : log.size(log.family(name));
     }
-    return Metrics.of(state, keys, committed, forcedSnapshot);
+    return StoreMetrics.of(state, keys, committed, forcedSnapshot);
   }
 
   void checkFormat(UnsafeRow key, UnsafeRow value, FamilySpec spec) {
@@ -389,7 +389,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
 
   @Override
   public Seq<StateStoreCustomMetric> supportedCustomMetrics() {
-    return Metrics.all();
+    return StoreMetrics.all();
   }
 
   @Override

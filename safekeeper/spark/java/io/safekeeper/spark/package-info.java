@@ -8,10 +8,10 @@
  *                      --&gt;  agent    the process beside the executor that keeps commits in a backend
  * </pre>
  *
- * <p>Read {@code SafeKeeperStateStoreProvider} first, then {@code SafeKeeperStateStore}, and {@code Lease}, which says
- * who may use the state. {@code Settings} is what a user can set. {@code FamilySpec}, {@code FamilySpecs},
+ * <p>Read {@code SafeKeeperStateStoreProvider} first, then {@code SafeKeeperStateStore}, and {@code StateLease}, which
+ * says who may use the state. {@code ProviderSettings} is what a user can set. {@code FamilySpec}, {@code FamilySpecs},
  * {@code FamilyView} and {@code FamilyViews} are the column families as Spark describes them; {@code RowPairs} and
- * {@code ChangeFeed} are the iterators that it gets; {@code Metrics} is what it shows. {@code QueryIdentity} tells
+ * {@code ChangeFeed} are the iterators that it gets; {@code StoreMetrics} is what it shows. {@code QueryIdentity} tells
  * whose state it is, and {@code Cluster} whether all executors would see it.
  */
 package io.safekeeper.spark;

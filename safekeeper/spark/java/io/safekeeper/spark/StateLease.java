@@ -3,7 +3,7 @@ package io.safekeeper.spark;
 import java.util.concurrent.TimeUnit;
 
 /** The right to use a provider's state; one store at a time has it. */
-final class Lease {
+final class StateLease {
   private Holder holder;
   private Thread thread;
 

@@ -15,7 +15,7 @@ import scala.jdk.javaapi.CollectionConverters;
  * What a user can set, all under {@code spark.sql.streaming.stateStore.safekeeper.}: Spark hands nothing else to a
  * provider. They are read when a query starts.
  */
-final class Settings {
+final class ProviderSettings {
   static final String PREFIX = "spark.sql.streaming.stateStore.safekeeper.";
 
   /** The largest value that every backend takes; {@code safekeeper.backend.MAX_VALUE_BYTES}. */
@@ -23,12 +23,12 @@ final class Settings {
 
   private final Map<String, String> given;
 
-  private Settings(Map<String, String> given) {
+  private ProviderSettings(Map<String, String> given) {
     this.given = given;
   }
 
-  static Settings of(StateStoreConf conf) {
-    return new Settings(CollectionConverters.asJava(conf.sqlConfs()));
+  static ProviderSettings of(StateStoreConf conf) {
+    return new ProviderSettings(CollectionConverters.asJava(conf.sqlConfs()));
   }
 
   /** {@code url}: the backend, such as {@code log:///var/lib/app}. There is no default. */
@@ -138,7 +138,7 @@ final class Settings {
   }
 
   /** Read everything once, so that a wrong value shows before the first batch. */
-  Settings check() {
+  ProviderSettings check() {
     url();
     queueBytes();
     agentStartMillis();

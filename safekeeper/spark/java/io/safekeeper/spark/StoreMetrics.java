@@ -14,7 +14,7 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /** What a query's progress and the Spark UI show about a store. */
-final class Metrics {
+final class StoreMetrics {
   private static final StateStoreCustomMetric ENCODE =
       time("safekeeperFrameMs", "time to build and compress commits");
   private static final StateStoreCustomMetric AGENT =
@@ -42,7 +42,7 @@ final class Metrics {
   private static final StateStoreCustomMetric FORCED =
       new StateStoreCustomSumMetric("forceSnapshotCount", "number of stores that had forced snapshot");
 
-  private Metrics() {}
+  private StoreMetrics() {}
 
   static Seq<StateStoreCustomMetric> all() {
     return CollectionConverters.asScala(List.of(
