@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from safekeeper.spark.demo.__main__ import Demo, Driver, DriverFailed
+from safekeeper.spark.demo.__main__ import Demo, DemoDriver, DriverFailed
 
 
 @pytest.mark.timeout(900)  # three processes start, twice
@@ -21,7 +21,7 @@ def test_a_driver_that_is_killed_half_way_counts_exactly_when_it_is_started_agai
 
 
 def test_a_driver_that_fails_by_itself_is_reported_with_what_it_said(environment, tmp_path):
-    driver = Driver(tmp_path, "fil:///x")
+    driver = DemoDriver(tmp_path, "fil:///x")
     assert list(driver.batches()) == []
     for _ in range(2):  # once by whoever follows it to its end, once by whoever has started it
         with pytest.raises(DriverFailed, match="did you mean 'file'"):

@@ -1,8 +1,8 @@
-"""The story: make a stream, count its words, kill the driver half-way, start it again, compare.
+"""The story: make a stream, count its words, kill the Spark driver half-way, start it again, compare.
 
     python -m safekeeper.spark.demo [URL]
 
-Without a URL the state goes to the embedded default, below a temporary folder that is named and left to look at.
+Without a URL the state goes to a `log:` store, below a temporary folder that is named and left to look at.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ from rich.table import Table
 
 import safekeeper
 from safekeeper.errors import SafekeeperError
-from safekeeper.registry import BUNDLED
 from safekeeper.spark.demo.words import WORDS_PER_FILE, Counts, stream
 
 _SECONDS_BETWEEN_FILES = 0.3
 Batch = dict[str, int]
-"""What the driver tells of a batch; see `query`."""
+"""What the Spark driver tells of a batch; see `query`."""
 
 
 class DriverFailed(Exception):
-    """The driver ended by itself, which it should not."""
+    """The Spark driver ended by itself, which it should not."""
 
 
-class Driver:
-    """A running driver of the query."""
+class DemoDriver:
+    """A running Spark driver, with the query in it."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self._log = folder / "driver.log"
@@ -104,11 +103,11 @@ class Demo:
         writer = Thread(target=self._write_words, daemon=True)
         writer.start()
         with self._progress:
-            first = Driver(self._folder, self._url)
+            first = DemoDriver(self._folder, self._url)
             self._follow(first, self._words // 2)
             first.kill()
-            self._say(f"[bold red]kill -9[/] of the driver ({first.pid}) and its JVM ({first.jvm}), amid a batch")
-            second = Driver(self._folder, self._url)
+            self._say(f"[bold red]kill -9[/] of the Spark driver ({first.pid}) and its JVM ({first.jvm}), amid a batch")
+            second = DemoDriver(self._folder, self._url)
             self._say(f"[bold green]started again[/]: process {second.pid}")
             writer.join()
             second.finish()
@@ -123,8 +122,8 @@ class Demo:
             self._truth = counts
             time.sleep(_SECONDS_BETWEEN_FILES)
 
-    def _follow(self, driver: Driver, words: int) -> None:
-        """Show how the driver gets on, until that many words are counted."""
+    def _follow(self, driver: DemoDriver, words: int) -> None:
+        """Show how the Spark driver gets on, until that many words are counted."""
         for batch in driver.batches():
             self._batches[batch["batch"]] = batch
             counted = sum(batch["words"] for batch in self._batches.values())
@@ -172,8 +171,7 @@ def main() -> int:
     """Run the demo; 0 if all counts were exact."""
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="safekeeper-demo-"))
-    scheme = "log" if "log" in BUNDLED else "file"
-    url = sys.argv[1] if len(sys.argv) > 1 else f"{scheme}://{folder}/state"
+    url = sys.argv[1] if len(sys.argv) > 1 else f"log://{folder}/state"
     try:
         exact = Demo(folder, url, console).run()
     except (DriverFailed, SafekeeperError) as error:

@@ -1,4 +1,4 @@
-"""The driver of the demo, a process of its own so that it can be killed.
+"""The Spark driver of the demo, a process of its own so that it can be killed.
 
     python -m safekeeper.spark.demo.query FOLDER URL
 
