@@ -11,4 +11,7 @@ How soon trouble shows: a server that does not answer for `timeout=` seconds is 
 waits longer for regions that are down, by default for minutes. What it does for a caller that has given up does no harm
 but keeps a worker busy; `hbase.client.operation.timeout` and `hbase.client.retries.number` in its own settings bound
 that.
+
+The code reads well in this order: `options`, `layout`, `thrift` (what is used of the driver), `connections`, `table`,
+`backend`, `sweeper` (chunks that dead writers left).
 """

@@ -11,4 +11,7 @@ the layout in `layout.py`.
 A user needs `+@read +@write +@transaction +@scripting`, in a cluster `+info +cluster|slots +asking` as well, and `+wait
 +waitaof` for `replicas=` and `aof=`. Whoever lacks `+info +config|get` gets a store that declares nothing, and whoever
 lacks `+info` does not find out that the server throws data away.
+
+The code reads well in this order: `options`, `layout`, `server` (connections and their leases), `routing` (which server
+has what), `transaction` (what a write does, and why it cannot come late), `writing`, `backend`.
 """
