@@ -18,12 +18,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from safekeeper.bench.properties import BadProperty, Settings, guess, load_file, parse_assignments
+from safekeeper.bench.ycsb.properties import BadProperty, Settings, guess, load_file, parse_assignments
 from safekeeper.errors import BadUrl, SafekeeperError
 
 if TYPE_CHECKING:
-    from safekeeper.bench.driver import Result
-    from safekeeper.bench.recover import Recovery
+    from safekeeper.bench.ycsb.recover import Recovery
+    from safekeeper.bench.ycsb.runner import Result
 
 app = typer.Typer(
     help="Measure stores with YCSB's workloads.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
@@ -99,8 +99,8 @@ def measure(
 ) -> None:
     """Load or run, whichever the command was called as."""
     require_histograms()
-    from safekeeper.bench.on_spark import run_on_spark
-    from safekeeper.bench.shares import Share, run_in_processes
+    from safekeeper.bench.ycsb.clients import Share, run_in_processes
+    from safekeeper.bench.ycsb.on_spark import run_on_spark
 
     settings = settings_of(file, property, threads, target, through_keeper)
     if status and (spark is not None or processes > 1):
@@ -118,7 +118,7 @@ def measure(
 
 
 def _print_result(result: Result, settings: Settings) -> None:
-    from safekeeper.bench.exporters import export
+    from safekeeper.bench.ycsb.exporters import export
 
     text = export(result, settings.percentiles, settings.exporter)
     for note in result.notes:
@@ -150,7 +150,7 @@ def recover(
 
     The ids go to the group 'recover' of the store and stay there.
     """
-    from safekeeper.bench import recover as recovery
+    from safekeeper.bench.ycsb import recover as recovery
 
     found: list[recovery.Recovery] = []
     failure = ""
@@ -196,9 +196,9 @@ def compare(
 ) -> None:
     """Run one workload on several stores, turn by turn, and compare them. The stores should be empty."""
     require_histograms()
-    from safekeeper.bench.compare import compare, local_folder
-    from safekeeper.bench.machine import Machine
-    from safekeeper.bench.report import to_csv, to_html, to_json, to_table
+    from safekeeper.bench.harness.machine import Machine
+    from safekeeper.bench.ycsb.compare import compare, local_folder
+    from safekeeper.bench.ycsb.report import to_csv, to_html, to_json, to_table
 
     for path in (csv, json, html):
         require_folder(path)
@@ -240,8 +240,8 @@ def everything(
     It takes long. With --results it can be done bit by bit: the page then has what is kept there, too.
     """
     require_histograms()
-    from safekeeper.bench.everything import run_all
-    from safekeeper.bench.page import page
+    from safekeeper.bench.harness.page import page
+    from safekeeper.bench.harness.run_all import run_all
 
     require_folder(output)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever asks us to end means the scripts, too

@@ -9,7 +9,8 @@ import safekeeper
 
 
 def test_the_script_prints_what_a_save_costs():
-    command = [sys.executable, "-m", "safekeeper.bench.keeper_overhead", "--saves", "500", "--rounds", "1", "--profile"]
+    study = "safekeeper.bench.studies.keeper_overhead"
+    command = [sys.executable, "-m", study, "--saves", "500", "--rounds", "1", "--profile"]
     environment = {**os.environ, "PYTHONPATH": str(Path(safekeeper.__file__).parent.parent)}
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120, env=environment)
     for arm in ("the backend alone", "serializer raw, block", "serializer raw, coalesce"):

@@ -1,0 +1,237 @@
+"""One turn of one arm: a JVM of its own, the state filled, the batches measured, the query restarted.
+
+    python -m safekeeper.bench.studies.spark.run < TURN
+
+TURN is a `Turn` as JSON; what was measured is one JSON line on standard output. Batches come one by one, each when the
+one before is done, so that it can be told which files it wrote to.
+
+The restart is that of the query, in the same JVM: the state stores are closed and everything is read again, but Spark
+itself is warm, so that the time is the state store's and not that of loading classes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+
+from safekeeper.bench.studies.spark.arms import COUNTS_ROWS, OBJECTS, with_arm
+from safekeeper.bench.studies.spark.footprint import Watch, bytes_to_disk, peak_memory
+from safekeeper.bench.studies.spark.workloads import QUERIES, SCHEMA, Workload
+from safekeeper.testing.processes import AGENT, descendants
+
+_SETTINGS = {
+    "spark.log.level": "ERROR",
+    "spark.sql.files.openCostInBytes": "0",  # or one core would read a small file alone
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.numRecentProgressUpdates": "10000",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What to run, and where."""
+
+    workload: Workload
+    arm: str
+    inputs: list[str]
+    folder: str
+    """Empty, and on the disk that is to be measured."""
+    floor: str
+    """The jar of the provider that stores nothing."""
+
+    @classmethod
+    def of(cls, text: str) -> Turn:
+        """A turn from its JSON."""
+        fields = json.loads(text)
+        return cls(**fields | {"workload": Workload(**fields["workload"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a measured batch took. Times of several tasks are added up, as Spark does."""
+
+    trigger_ms: int
+    update_ms: int
+    commit_ms: int
+    files: int
+    """How many files of the state it made or appended to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a turn found."""
+
+    batches: list[Batch]
+    restart_ms: float
+    """From starting the query again to the end of its first batch."""
+    jvm_bytes: int
+    """The most that was resident until the restart."""
+    agent_bytes: int
+    files: int
+    """Of the state, that the measured batches made or appended to."""
+    bytes: int
+    """How much was added to them."""
+    own_files: int
+    """The same for what Spark itself writes into a checkpoint: its logs of offsets and commits."""
+    own_bytes: int
+    disk_bytes: int
+    """What JVM and agent wrote to disks, shuffles and local files of a store included."""
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Measured:
+        """What `asdict` made JSON of."""
+        return cls(**fields | {"batches": [Batch(**batch) for batch in fields["batches"]]})
+
+
+class _Query:
+    """The query of a turn: batches go in one by one."""
+
+    def __init__(self, turn: Turn, spark: SparkSession) -> None:
+        self._turn, self._spark = turn, spark
+        self._inputs = iter(turn.inputs)
+        self._input = Path(turn.folder, "input")
+        self._input.mkdir()
+        self._query: StreamingQuery | None = None
+
+    def start(self) -> None:
+        """Start it, the first time or again."""
+        make, mode = QUERIES[self._turn.workload.kind]
+        rows = self._spark.readStream.schema(SCHEMA).parquet(str(self._input))
+        stream = make(rows, self._turn.workload).writeStream.format("noop").outputMode(mode)
+        self._query = stream.option("checkpointLocation", f"{self._turn.folder}/checkpoint").start()
+
+    def add(self) -> None:
+        """Let the next batch come."""
+        path = Path(next(self._inputs))
+        os.link(path, self._input / path.name)  # at once, and in no time
+
+    def work(self) -> None:
+        """Wait until everything that has come is done."""
+        self._running.processAllAvailable()
+
+    def progress(self) -> list[StreamingQueryProgress]:
+        """What Spark tells of the batches since the last start."""
+        return [progress for progress in self._running.recentProgress if progress.numInputRows]
+
+    def stop(self) -> None:
+        """Stop it and forget its state, so that a restart has to read it."""
+        self._running.stop()
+        self._spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()  # type: ignore[union-attr]
+
+    @property
+    def _running(self) -> StreamingQuery:
+        assert self._query is not None
+        return self._query
+
+
+def measure(turn: Turn) -> Measured:
+    """Run the turn."""
+    checkpoint, workload = Path(turn.folder, "checkpoint"), turn.workload
+    with _session(turn) as spark:
+        query = _Query(turn, spark)
+        query.start()
+        for _ in range(workload.fills + workload.warm_ups):
+            query.add()
+            query.work()
+        state = Watch([checkpoint / "state", Path(turn.folder, "store")])
+        own = Watch([checkpoint / name for name in ("offsets", "commits", "sources")])
+        disk_bytes, grown = -_disk_bytes(), []
+        for _ in range(workload.batches):
+            query.add()
+            query.work()
+            grown.append(state.look())
+        own_grown = own.look()
+        disk_bytes += _disk_bytes()
+        progress = query.progress()
+        _check(progress[-1], turn)
+        jvm_bytes, agent_bytes = _memory()
+        query.stop()
+        query.add()
+        started = time.perf_counter()
+        query.start()
+        query.work()
+        restart_ms = (time.perf_counter() - started) * 1000
+        _check(query.progress()[-1], turn)
+        query.stop()
+    return Measured(
+        batches=[_batch(*pair) for pair in zip(progress[-workload.batches :], map(len, grown), strict=True)],
+        restart_ms=restart_ms,
+        jvm_bytes=jvm_bytes,
+        agent_bytes=agent_bytes,
+        files=len(set().union(*grown)),
+        bytes=sum(sum(files.values()) for files in grown),
+        own_files=len(own_grown),
+        own_bytes=sum(own_grown.values()),
+        disk_bytes=disk_bytes,
+    )
+
+
+def _session(turn: Turn) -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.Builder().master("local[2]").appName("safekeeper bench")
+    folder = Path(turn.folder)
+    places = {"spark.local.dir": folder / "local", "spark.sql.warehouse.dir": folder / "warehouse"}
+    heap = turn.workload.objects_heap if turn.arm == OBJECTS else turn.workload.heap
+    sizes = {"spark.driver.memory": heap, "spark.sql.shuffle.partitions": turn.workload.partitions}
+    for name, value in {**_SETTINGS, **places, **sizes}.items():
+        builder.config(name, str(value))
+    return with_arm(builder, turn.arm, Path(turn.floor), folder / "store").getOrCreate()
+
+
+def _batch(progress: StreamingQueryProgress, files: int) -> Batch:
+    operators = progress.stateOperators
+    return Batch(
+        trigger_ms=progress.durationMs["triggerExecution"],
+        update_ms=sum(operator.allUpdatesTimeMs for operator in operators),
+        commit_ms=sum(operator.commitTimeMs for operator in operators),
+        files=files,
+    )
+
+
+def _check(last: StreamingQueryProgress, turn: Turn) -> None:
+    """What is fast and wrong does not count."""
+    if turn.workload.kind == "aggregation" and turn.arm in COUNTS_ROWS:
+        (operator,) = last.stateOperators
+        found = operator.numRowsTotal, operator.numRowsUpdated
+        if found != (turn.workload.keys, turn.workload.rows):
+            raise AssertionError(f"{turn.arm} has {found[0]} keys and updated {found[1]}")
+
+
+def _jvm() -> int:
+    pid: int = SparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    return pid
+
+
+def _processes() -> list[int]:
+    return [_jvm(), *descendants([_jvm()], AGENT)]
+
+
+def _disk_bytes() -> int:
+    return sum(map(bytes_to_disk, _processes()))
+
+
+def _memory() -> tuple[int, int]:
+    jvm, *agents = map(peak_memory, _processes())
+    return jvm, sum(agents)
+
+
+def main() -> None:
+    """Run the turn that standard input tells of."""
+    print(json.dumps(asdict(measure(Turn.of(sys.stdin.read())))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Fluids, and what Peace does to them."""
+
+from dataclasses import replace
+from statistics import median
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from safekeeper.bench.studies.fluid import Fluid, fair_rates
+from safekeeper.bench.studies.peace_simulator import PAPER, PEACE, STOCK, Simulation, plots_of, runs_of, table_of
+
+unhurried = settings(deadline=None)
+"""How long an example takes says nothing on a machine that others use, too."""
+
+SMALL = replace(PAPER, name="small", racks=(4, 4), writers=8, chunks=8, disk_rate=1e12)
+
+
+@unhurried
+@given(
+    st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=12),
+    st.lists(st.floats(0.5, 100), min_size=6, max_size=6),
+)
+def test_rates_are_fair_and_nothing_carries_more_than_it_can(uses, capacities):
+    rows = [sorted(one) + [6] * (6 - len(one)) for one in uses]
+    rates = fair_rates(np.array(rows), np.array(capacities))
+    load = [sum(rate for rate, one in zip(rates, uses, strict=True) if r in one) for r in range(6)]
+    assert all(used <= capacity * (1 + 1e-6) for used, capacity in zip(load, capacities, strict=True))
+    for rate, one in zip(rates, uses, strict=True):
+        # Max-min: every flow has a bottleneck, full, where nobody gets more than it.
+        assert any(
+            load[r] >= capacities[r] * (1 - 1e-6)
+            and all(other <= rate * (1 + 1e-6) for other, its in zip(rates, uses, strict=True) if r in its)
+            for r in one
+        )
+
+
+def test_two_flows_share_a_wire_and_the_second_has_it_alone_afterwards():
+    fluid = Fluid([10.0])
+    fluid.add(1, [0], 10.0)
+    fluid.add(2, [0], 30.0)
+    assert fluid.advance() == [1]
+    assert fluid.now == pytest.approx(2)
+    assert fluid.advance() == [2]
+    assert fluid.now == pytest.approx(4)
+    assert all(busy.used[0] == pytest.approx(1) for busy in fluid.busy)
+
+
+def test_the_papers_case_comes_near_the_papers_numbers():
+    runs = {arm: Simulation(PAPER, arm, seed=1).run() for arm in (STOCK, PEACE)}
+    assert 38 < runs[STOCK].own_start < 48  # the paper: 45 s
+    assert 40 < runs[STOCK].everything < 58  # 55 s
+    assert runs[PEACE].own_start < 20  # under 20 s
+    assert 0.8 < runs[PEACE].everything / runs[STOCK].everything < 1.4  # 1.36
+    assert runs[PEACE].submission < runs[STOCK].submission
+
+
+def test_the_papers_own_rules_give_both_of_its_numbers():
+    """With three chunks a timestep between the racks, a number that the paper does not tell."""
+    site, seeds = replace(PAPER, given_link=3), range(5)
+    stock, peace = ([Simulation(site, arm, seed, rules="paper").run() for seed in seeds] for arm in (STOCK, PEACE))
+    for figure, of_stock in (("own_start", 0.44), ("everything", 1.36)):
+        simulated = median(getattr(run, figure) for run in peace) / median(getattr(run, figure) for run in stock)
+        assert simulated == pytest.approx(of_stock, rel=0.25)
+
+
+def test_a_blind_two_between_the_racks_makes_everything_take_far_longer():
+    wide, blind = (Simulation(replace(PAPER, given_link=link), PEACE, seed=1).run() for link in (None, 2))
+    assert blind.everything > 1.5 * wide.everything
+
+
+def test_our_rules_are_better_than_the_papers_above_all_where_servers_differ():
+    for uneven, share in ((0.0, 1.0), (0.5, 0.9)):
+        site = replace(PAPER, uneven=uneven)
+        ours, papers = (Simulation(site, PEACE, 1, rules=rules).run() for rules in ("ours", "paper"))
+        assert ours.own_start < share * papers.own_start
+        assert ours.submission < share * papers.submission
+        assert ours.everything < share * papers.everything
+
+
+def test_every_chunk_is_written_once_over_every_edge_it_needs():
+    for arm in (STOCK, PEACE):
+        outcome = Simulation(SMALL, arm, seed=2).run()
+        assert len(outcome.done) == SMALL.writers
+        # 64 chunks with 3 hops each, over 8 wires out and as many in.
+        sent = sum((busy.end - busy.start) * busy.used[2:18].sum() for busy in outcome.fluid.busy) * SMALL.wire_rate
+        assert sent == pytest.approx(64 * 3 * 2 * SMALL.chunk_bytes, rel=0.05)
+
+
+def test_the_report_has_both_arms_and_every_link():
+    runs = runs_of(SMALL, [1])
+    assert table_of(SMALL, runs).row_count == 3
+    plots = "".join(plots_of(SMALL, runs))
+    assert plots.count("<svg") == 4
+    assert "/0 to /1" in plots
+    assert 'class="band' in plots
