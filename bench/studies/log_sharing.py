@@ -20,7 +20,7 @@ from typing import Final
 from safekeeper import Batch, CheckpointId
 from safekeeper.backends.log.backend import LogBackend
 from safekeeper.bench.harness.interleave import Result, interleave, report
-from safekeeper.bench.studies.log_write_path import IDS, VALUES, mixed
+from safekeeper.bench.studies.log_write_path.arms import IDS, VALUES, mixed
 from safekeeper.bench.ycsb.peers import Keeper
 from safekeeper.testing.peer import Peer
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from safekeeper.bench.studies.fluid import Fluid, fair_rates
-from safekeeper.bench.studies.peace_simulator import PAPER, PEACE, STOCK, Simulation, plots_of, runs_of, table_of
+from safekeeper.bench.studies.peace_simulator.fluid import Fluid, fair_rates
+from safekeeper.bench.studies.peace_simulator.report import plots_of, runs_of, table_of
+from safekeeper.bench.studies.peace_simulator.simulation import PAPER, PEACE, STOCK, Simulation
 
 unhurried = settings(deadline=None)
 """How long an example takes says nothing on a machine that others use, too."""

@@ -1,6 +1,6 @@
-"""What `log_write_path` measures in a process of its own: opening a log and the memory of its index. Prints JSON.
+"""What is measured in a process of its own: opening a log and the memory of its index. Prints JSON.
 
-python -m safekeeper.bench.studies.log_ids fill|open|tail|change PATH NUMBER
+python -m safekeeper.bench.studies.log_write_path.ids fill|open|tail|change PATH NUMBER
 """
 
 from __future__ import annotations

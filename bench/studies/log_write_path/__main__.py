@@ -6,8 +6,6 @@
 Tables: 90 % save / 10 % fetch of 1 KB under 1,000 ids by 1 to 32 threads; 16 records and one flush; batches of 10,000
 given as columns; values of 16 MB; opening and memory against the number of ids. `raw` is a loop of `write` and
 `fdatasync`, `overwrite` the same over blocks that were written before: the limits.
-
-Values differ from each other and do not compress: of one value for all, stores that compress would write a part only.
 """
 
 from __future__ import annotations
@@ -20,14 +18,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from random import Random
 
 import pyarrow as pa
 from rich.console import Console
@@ -36,12 +30,10 @@ from rich.table import Table
 from safekeeper import Columns
 from safekeeper.bench.harness.goals import Goal
 from safekeeper.bench.harness.interleave import Result, interleave, report
-from safekeeper.bench.ycsb.peers import PEERS, Arm, Keeper, Raw
+from safekeeper.bench.studies.log_write_path.arms import IDS, VALUES, mixed, opened, repeated
+from safekeeper.bench.ycsb.peers import Arm, Keeper
 
-IDS = [b"%016d" % n for n in range(1000)]
-VALUES = [os.urandom(1024) for _ in IDS]
 LARGE = os.urandom(16 << 20)
-_WRITTEN_BEFORE = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,64 +65,6 @@ GOALS_FOR_IDS = {
     "memory when changed, bytes an id": 130,
 }
 """What is to be the most with a million ids."""
-
-
-# --- the arms ---------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def opened(folder: Path, peers: bool = True) -> Iterator[dict[str, Arm]]:
-    """The log, the raw loops and, if wanted, the other stores, each in a folder of its own."""
-    makers: dict[str, Callable[[Path], Arm]] = {
-        "log": lambda path: Keeper(f"log://{path}"),
-        "raw": Raw,
-        "overwrite": partial(Raw, ahead=_WRITTEN_BEFORE),
-        **(PEERS if peers else {}),
-    }
-    folder.mkdir(parents=True)
-    arms = {name: make(folder / name) for name, make in makers.items()}
-    try:
-        yield arms
-    finally:
-        for arm in arms.values():
-            arm.close()
-
-
-def mixed(arm: Arm, threads: int, seconds: float) -> float:
-    """Operations a second of so many threads, 90 % saves and 10 % fetches."""
-    counts = [0] * threads
-    end = time.perf_counter() + seconds
-
-    def work(number: int) -> None:
-        random, save, fetch = Random(number), arm.save, arm.fetch  # noqa: S311 - it has to be repeatable
-        for turn in itertools.count():
-            at = random.randrange(len(IDS))
-            if turn % 10:
-                save(IDS[at], VALUES[at])
-            else:
-                fetch(IDS[at])
-            if time.perf_counter() >= end:
-                counts[number] = turn + 1
-                return
-
-    started = time.perf_counter()
-    workers = [threading.Thread(target=work, args=(number,)) for number in range(1, threads)]
-    for worker in workers:
-        worker.start()
-    work(0)
-    for worker in workers:
-        worker.join()
-    return sum(counts) / (time.perf_counter() - started)
-
-
-def repeated(work: Callable[[], object], seconds: float, weight: float = 1.0) -> float:
-    """How often a second *work* runs, times *weight*."""
-    started = time.perf_counter()
-    for turn in itertools.count(1):
-        work()
-        if (elapsed := time.perf_counter() - started) >= seconds:
-            return weight * turn / elapsed
-    raise AssertionError("unreachable")
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------
@@ -228,7 +162,7 @@ def ids_table(folder: Path, scale: Scale) -> list[dict[str, float]]:
 
 
 def _child(what: str, path: Path, number: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "safekeeper.bench.studies.log_ids", what, str(path), str(number)]
+    command = [sys.executable, "-m", "safekeeper.bench.studies.log_write_path.ids", what, str(path), str(number)]
     result: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return result
 
