@@ -230,12 +230,12 @@ def compare(
 def everything(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter rounds.")] = False,
     only: Annotated[
-        list[str] | None, typer.Option(help="A script to run instead of all; several times for more.")
+        list[str] | None, typer.Option(help="A study to run instead of all; several times for more.")
     ] = None,
-    results: Annotated[Path | None, typer.Option(help="A folder that keeps what each script found.")] = None,
+    results: Annotated[Path | None, typer.Option(help="A folder that keeps what each study found.")] = None,
     output: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/benchmarks.md"),
 ) -> None:
-    """Run every benchmark that comes with safekeeper and write a page with the results.
+    """Run every study that comes with safekeeper and write a page with the results.
 
     It takes long. With --results it can be done bit by bit: the page then has what is kept there, too.
     """
@@ -244,14 +244,14 @@ def everything(
     from safekeeper.bench.harness.run_all import run_all
 
     require_folder(output)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever asks us to end means the scripts, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever asks us to end means the studies, too
     outcomes = run_all(quick=quick, only=only or (), results=results, said=say)
     write_file(output, page(outcomes))
     for outcome in outcomes:
         for goal in outcome.goals:
-            print(f"{outcome.script.name}: {goal}")
+            print(f"{outcome.study.name}: {goal}")
         if outcome.failure:
-            say(f"{outcome.script.name} did not run to its end: {outcome.failure}")
+            say(f"{outcome.study.name} did not run to its end: {outcome.failure}")
     if any(outcome.failure for outcome in outcomes):
         raise typer.Exit(1)
 

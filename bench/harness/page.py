@@ -1,4 +1,4 @@
-"""The page that `safekeeper bench all` writes: which goals are met, and all that the scripts printed."""
+"""The page that `safekeeper bench all` writes: which goals are met, and all that the studies printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHOWN = {True: "yes", False: "**no**", None: "not measured"}
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
-    """What all scripts found, as Markdown."""
+    """What all studies found, as Markdown."""
     return "\n".join(_lines(outcomes)) + "\n"
 
 
@@ -22,8 +22,8 @@ def _lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield from dict.fromkeys(outcome.machine.what() for outcome in outcomes)
     yield ""
     yield "Rates belong to this machine and to what else it did meanwhile. Ratios of things measured turn by turn hold"
-    yield "elsewhere, too; where a script gives a spread, it is the lowest and the highest round."
-    if any(outcome.quick and outcome.script.has_quick for outcome in outcomes):
+    yield "elsewhere, too; where a study gives a spread, it is the lowest and the highest round."
+    if any(outcome.quick for outcome in outcomes):
         yield "With `--quick` rounds are few and short: a goal that is missed or met by little may well change sides."
     yield from ("", "## Goals", "", _summary(outcomes))
     for outcome in outcomes:
@@ -38,12 +38,12 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
     counted = ", ".join(
         f"{counts[verdict]} {verdict}" for verdict in ("met", "not met", "not measured") if counts[verdict]
     )
-    failed = [outcome.script.name for outcome in outcomes if outcome.failure]
-    return f"{counted or 'none'}." + (f" Scripts that did not run to their end: {', '.join(failed)}." if failed else "")
+    failed = [outcome.study.name for outcome in outcomes if outcome.failure]
+    return f"{counted or 'none'}." + (f" Studies that did not run to their end: {', '.join(failed)}." if failed else "")
 
 
 def _goals(outcome: Outcome) -> Iterator[str]:
-    name = outcome.script.name
+    name = outcome.study.name
     yield from ("", f"From [{name}](#{name}):", "")
     if outcome.failure:
         yield from (f"It did not run to its end: {outcome.failure}", "")
@@ -55,9 +55,9 @@ def _goals(outcome: Outcome) -> Iterator[str]:
 
 
 def _section(outcome: Outcome) -> Iterator[str]:
-    yield from ("", f"## {outcome.script.name}", "", outcome.script.title, "")
-    command = f"python -m safekeeper.bench.studies.{outcome.script.name}"
-    if outcome.quick and outcome.script.has_quick:
+    yield from ("", f"## {outcome.study.name}", "", outcome.study.title, "")
+    command = f"python -m safekeeper.bench.studies.{outcome.study.name}"
+    if outcome.quick:
         command += " --quick"
     yield f"`{command}`, {outcome.seconds:.0f} s, {outcome.machine.date}."
     if warning := outcome.warning():

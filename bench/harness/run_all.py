@@ -1,18 +1,18 @@
-"""`safekeeper bench all`: run every benchmark script in `studies`, and keep what each one says.
+"""`safekeeper bench all`: run every study, and keep what each one says.
 
-A script is a module or a package there that can be run with `python -m` and has a `main`; one that knows `--quick` is
-given it. What it prints goes onto the page of `page.py` as it is; lines that `goals.Goal` makes are collected there.
+A study is a module in `studies`, or a package there with a `__main__`. It can be run with `python -m` and takes
+`--quick`. What it prints goes onto the page of `page.py` as it is; lines that `goals.Goal` makes are collected there.
 
-A script has a session and a folder for temporary files of its own, and we are the parent of what it leaves behind, so
+A study has a session and a folder for temporary files of its own, and we are the parent of what it leaves behind, so
 nothing that it starts or writes outlives it: not when it ends, nor when we are told to end.
 """
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import json
 import os
-import re
 import resource
 import signal
 import subprocess
@@ -29,32 +29,30 @@ from safekeeper.bench.harness.goals import Goal, goals_in
 from safekeeper.bench.harness.machine import Machine
 from safekeeper.errors import SafekeeperError
 
-_MAIN = re.compile(r"^def main\(\) -> None:", re.MULTILINE)
 _MOST_FOR_OTHERS = 0.25
-"""What others may use of the machine while a script runs."""
+"""What others may use of the machine while a study runs."""
 _PR_SET_CHILD_SUBREAPER = 36
 _TO_END = 10.0
-"""Seconds that a script has to end in order when it is interrupted."""
+"""Seconds that a study has to end in order when it is interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class Study:
     """A benchmark that can be run by itself."""
 
     name: str
     title: str
     """The first line of its docstring."""
-    has_quick: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a script printed, or why it did not run."""
+    """What a study printed, or why it did not run."""
 
-    script: Script
+    study: Study
     quick: bool
     machine: Machine
-    """As it was when the script had ended."""
+    """As it was when the study had ended."""
     output: str
     failure: str = ""
     seconds: float = 0.0
@@ -84,62 +82,60 @@ class Outcome:
     def of_json(cls, text: str) -> Outcome:
         """What `to_json` was made from."""
         kept = json.loads(text)
-        return cls(**kept | {"script": Script(**kept["script"]), "machine": Machine(**kept["machine"])})
+        return cls(**kept | {"study": Study(**kept["study"]), "machine": Machine(**kept["machine"])})
 
 
-def scripts() -> Iterator[Script]:
-    """Every script, by name."""
+def studies() -> Iterator[Study]:
+    """Every study, by name. None is imported: what it needs may not be installed."""
     for file in sorted(resources.files("safekeeper.bench.studies").iterdir(), key=lambda file: file.name):
         source = file / "__main__.py" if file.is_dir() else file
-        if not source.name.endswith(".py") or not source.is_file():
+        if file.name.startswith("__") or not source.name.endswith(".py") or not source.is_file():
             continue
-        text = source.read_text()
-        if _MAIN.search(text) and '__name__ == "__main__"' in text:
-            title = text.partition('"""')[2].partition("\n")[0].removesuffix('"""')
-            yield Script(file.name.removesuffix(".py"), title, '"--quick"' in text)
+        docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
+        yield Study(file.name.removesuffix(".py"), docstring.partition("\n")[0])
 
 
 def run_all(
     *, quick: bool, only: Collection[str] = (), results: Path | None = None, said: Callable[[str], object]
 ) -> list[Outcome]:
-    """Run the scripts, or those named in *only*, one after the other: two at once would measure each other.
+    """Run the studies, or those named in *only*, one after the other: two at once would measure each other.
 
-    The folder *results* keeps each outcome; what earlier runs have kept there of other scripts is returned too. When
-    this is interrupted, the script that runs is ended and counts as failed, and those that would follow are left out.
+    The folder *results* keeps each outcome; what earlier runs have kept there of other studies is returned too. When
+    this is interrupted, the study that runs is ended and counts as failed, and those that would follow are left out.
     """
-    known = list(scripts())
-    if unknown := set(only) - {script.name for script in known}:
+    known = list(studies())
+    if unknown := set(only) - {study.name for study in known}:
         raise SafekeeperError(
-            f"no benchmark is called {min(unknown)}: there are {', '.join(script.name for script in known)}"
+            f"no benchmark is called {min(unknown)}: there are {', '.join(study.name for study in known)}"
         )
     if results is not None:
         results.mkdir(parents=True, exist_ok=True)
     outcomes: dict[str, Outcome] = {}
-    for script in known:
-        if only and script.name not in only:
+    for study in known:
+        if only and study.name not in only:
             continue
-        said(f"running {script.name}")
-        outcomes[script.name] = outcome = run(script, quick=quick)
-        said(f"{script.name} {'failed' if outcome.failure else 'ended'} after {outcome.seconds:.0f} s")
+        said(f"running {study.name}")
+        outcomes[study.name] = outcome = run(study, quick=quick)
+        said(f"{study.name} {'failed' if outcome.failure else 'ended'} after {outcome.seconds:.0f} s")
         if results is not None:
-            (results / f"{script.name}.json").write_text(outcome.to_json())
+            (results / f"{study.name}.json").write_text(outcome.to_json())
         if outcome.failure == INTERRUPTED:
             break
     if results is not None:
         kept = (Outcome.of_json(file.read_text()) for file in results.glob("*.json"))
-        outcomes = {outcome.script.name: outcome for outcome in kept}
-    return [outcomes[script.name] for script in known if script.name in outcomes]
+        outcomes = {outcome.study.name: outcome for outcome in kept}
+    return [outcomes[study.name] for study in known if study.name in outcomes]
 
 
-def run(script: Script, *, quick: bool) -> Outcome:
-    """Run one script. That it fails is an outcome, not an error."""
-    arguments = ["--quick"] if quick and script.has_quick else []
+def run(study: Study, *, quick: bool) -> Outcome:
+    """Run one study. That it fails is an outcome, not an error."""
+    arguments = ["--quick"] if quick else []
     before, started = _used_by_others(), time.monotonic()
-    output, failure = run_apart([sys.executable, "-m", f"safekeeper.bench.studies.{script.name}", *arguments])
+    output, failure = run_apart([sys.executable, "-m", f"safekeeper.bench.studies.{study.name}", *arguments])
     seconds = time.monotonic() - started
     others = max(_used_by_others() - before, 0.0) / seconds
-    machine = Machine.here(Path(tempfile.gettempdir()))  # scripts write there
-    return Outcome(script, quick, machine, output, failure, seconds, others)
+    machine = Machine.here(Path(tempfile.gettempdir()))  # studies write there
+    return Outcome(study, quick, machine, output, failure, seconds, others)
 
 
 def _used_by_others() -> float:

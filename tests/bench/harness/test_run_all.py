@@ -1,4 +1,4 @@
-"""`safekeeper bench all`: every script runs, what it says is kept and shown, and nothing of it stays behind."""
+"""`safekeeper bench all`: every study runs, what it says is kept and shown, and nothing of it stays behind."""
 
 import importlib
 import os
@@ -15,28 +15,27 @@ from types import SimpleNamespace
 import pytest
 
 from safekeeper import SafekeeperError
-from safekeeper.bench.harness import run_all as everything
+from safekeeper.bench import harness
 from safekeeper.bench.harness.goals import Goal, goals_in
 from safekeeper.bench.harness.machine import Machine, _program_versions
 from safekeeper.bench.harness.page import page
-from safekeeper.bench.harness.run_all import INTERRUPTED, Outcome, Script, run, run_all, run_apart, scripts
+from safekeeper.bench.harness.run_all import INTERRUPTED, Outcome, Study, run, run_all, run_apart, studies
 
-SCRIPT = Script("some", "What some costs.", True)
+STUDY = Study("some", "What some costs.")
 MACHINE = Machine.here()
 
 
-def test_every_script_is_found_and_no_module_that_is_none():
-    found = {script.name: script for script in scripts()}
+def test_every_study_is_found_and_nothing_else():
+    found = {study.name: study for study in studies()}
     assert {"ycsb_overhead", "lmdb_and_objects_overhead", "keeper_overhead", "redis_overhead", "thesis"} <= found.keys()
-    assert all(script.has_quick for script in found.values())
     assert (
         found["thesis"].title == "The measurements of the S4 thesis again, with its settings, ours beside its figures."
     )
-    assert not {"recover", "cli", "driver", "everything"} & found.keys()
+    assert not {"recover", "cli", "runner", "run_all", "ids", "fluid", "__init__", "__main__"} & found.keys()
 
 
-@pytest.mark.parametrize("name", [script.name for script in scripts()])
-def test_every_script_can_be_asked_how_it_is_used(name, monkeypatch, capsys):
+@pytest.mark.parametrize("name", [study.name for study in studies()])
+def test_every_study_can_be_asked_how_it_is_used(name, monkeypatch, capsys):
     module = importlib.import_module(f"safekeeper.bench.studies.{name}")
     if hasattr(module, "__path__"):
         module = importlib.import_module(f"safekeeper.bench.studies.{name}.__main__")
@@ -47,22 +46,22 @@ def test_every_script_can_be_asked_how_it_is_used(name, monkeypatch, capsys):
     assert "--quick" in capsys.readouterr().out
 
 
-def test_goals_are_read_from_what_a_script_prints():
+def test_goals_are_read_from_what_a_study_prints():
     said = [Goal("fast: 3 x", True), Goal("small: no", False), Goal("huge, without --quick", None)]
     text = f"a table\n{said[0]}\nmore\n{said[1]}\ngoals met: all of them\n{said[2]}\n"
     assert list(goals_in(text)) == said
 
 
 def test_the_page_says_what_is_met_what_is_not_and_what_did_not_run():
-    fails = replace(SCRIPT, name="other", has_quick=False)
+    fails = replace(STUDY, name="other")
     outcomes = [
         Outcome(
-            SCRIPT, True, MACHINE, f"12 ms\n{Goal('fast', False)}\n{Goal('a|b', True)}\n{Goal('huge', None)}", seconds=7
+            STUDY, True, MACHINE, f"12 ms\n{Goal('fast', False)}\n{Goal('a|b', True)}\n{Goal('huge', None)}", seconds=7
         ),
-        Outcome(fails, True, MACHINE, "", "no module named redis"),
+        Outcome(fails, False, MACHINE, "", "no module named redis"),
     ]
     text = page(outcomes)
-    assert "1 met, 1 not met, 1 not measured. Scripts that did not run to their end: other.\n" in text
+    assert "1 met, 1 not met, 1 not measured. Studies that did not run to their end: other.\n" in text
     assert "From [some](#some):\n\n| goal | met |\n|---|---|\n| fast | **no** |\n" in text
     assert "| a\\|b | yes |\n| huge | not measured |\n" in text
     assert "```\n12 ms\n" in text
@@ -73,26 +72,24 @@ def test_the_page_says_what_is_met_what_is_not_and_what_did_not_run():
     assert text.count(MACHINE.what()) == 1
 
 
-def test_a_script_that_fails_is_an_outcome():
-    assert run(Script("nosuch", "", False), quick=True).failure.endswith(
-        "No module named safekeeper.bench.studies.nosuch"
-    )
+def test_a_study_that_fails_is_an_outcome():
+    assert run(Study("nosuch", ""), quick=True).failure.endswith("No module named safekeeper.bench.studies.nosuch")
 
 
 def test_numbers_of_a_busy_machine_carry_a_warning():
     def page_with(others):
-        return page([Outcome(SCRIPT, False, replace(MACHINE, cores=2), "", others=others)])
+        return page([Outcome(STUDY, False, replace(MACHINE, cores=2), "", others=others)])
 
     assert "busy" not in page_with(others=0.4)
     assert "**The machine was busy with other work: it took 0.6 of 2 processors." in page_with(others=0.6)
 
 
-def test_what_a_script_uses_itself_is_not_taken_for_the_work_of_others(monkeypatch):
+def test_what_a_study_uses_itself_is_not_taken_for_the_work_of_others(monkeypatch):
     ticks = os.sysconf("SC_CLK_TCK")
     line = f"cpu  {ticks} 0 {2 * ticks} {90 * ticks} {70 * ticks} 0 {ticks} {3 * ticks} 0 0\ncpu0 1 2 3\n"
     monkeypatch.setattr(Path, "read_text", lambda self: line)
     monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_utime=1.5, ru_stime=0.5))
-    assert everything._used_by_others() == 1 + 2 + 1 + 3 - 1.5 - 0.5
+    assert harness.run_all._used_by_others() == 1 + 2 + 1 + 3 - 1.5 - 0.5
 
 
 def test_a_machine_names_the_versions_of_what_is_installed_and_of_nothing_else(monkeypatch):
@@ -110,15 +107,15 @@ def test_a_machine_says_when_many_processes_want_it():
 
 @pytest.fixture
 def made_up(monkeypatch):
-    """Three scripts that are not run; the names of those that would be."""
+    """Three studies that are not run; the names of those that would be."""
     ran = []
 
-    def run(script, *, quick):
-        ran.append(script.name)
-        return Outcome(script, quick, MACHINE, f"run {len(ran)}", INTERRUPTED if script.name == "c" else "")
+    def run(study, *, quick):
+        ran.append(study.name)
+        return Outcome(study, quick, MACHINE, f"run {len(ran)}", INTERRUPTED if study.name == "c" else "")
 
-    monkeypatch.setattr(everything, "scripts", lambda: [replace(SCRIPT, name=name) for name in "abcd"])
-    monkeypatch.setattr(everything, "run", run)
+    monkeypatch.setattr(harness.run_all, "studies", lambda: [replace(STUDY, name=name) for name in "abcd"])
+    monkeypatch.setattr(harness.run_all, "run", run)
     return ran
 
 
@@ -126,7 +123,7 @@ def test_results_are_kept_and_joined_with_those_of_earlier_runs(made_up, tmp_pat
     run_all(quick=True, only=["b"], results=tmp_path / "new", said=str)
     outcomes = run_all(quick=False, only=["a"], results=tmp_path / "new", said=str)
     assert made_up == ["b", "a"]
-    assert [(outcome.script.name, outcome.output, outcome.quick) for outcome in outcomes] == [
+    assert [(outcome.study.name, outcome.output, outcome.quick) for outcome in outcomes] == [
         ("a", "run 2", False),
         ("b", "run 1", True),
     ]
@@ -134,10 +131,10 @@ def test_results_are_kept_and_joined_with_those_of_earlier_runs(made_up, tmp_pat
 
 
 def test_after_an_interruption_what_was_found_is_returned_and_nothing_more_is_run(made_up):
-    assert [outcome.script.name for outcome in run_all(quick=True, said=str)] == ["a", "b", "c"]
+    assert [outcome.study.name for outcome in run_all(quick=True, said=str)] == ["a", "b", "c"]
 
 
-def test_a_script_that_does_not_exist_is_named(made_up):
+def test_a_study_that_does_not_exist_is_named(made_up):
     with pytest.raises(SafekeeperError, match="no benchmark is called z: there are a, b, c, d"):
         run_all(quick=True, only=["z"], said=str)
 
@@ -155,7 +152,7 @@ time.sleep(float(sys.argv[2]))
 """
 
 
-def test_what_a_script_leaves_behind_ends_with_it(tmp_path):
+def test_what_a_study_leaves_behind_ends_with_it(tmp_path):
     output, failure = run_apart([sys.executable, "-c", STARTS_A_CHILD, str(tmp_path / "told"), "0"])
     assert (output, failure) == ("so far", "")
     check_gone(tmp_path / "told")
@@ -173,7 +170,7 @@ print(child.pid)
 """
 
 
-def test_also_what_left_the_session_of_a_script_ends_with_it_and_counts_as_its_own():
+def test_also_what_left_the_session_of_a_study_ends_with_it_and_counts_as_its_own():
     used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     pid, failure = run_apart([sys.executable, "-c", LEAVES_A_BUSY_CHILD])
     assert not failure
@@ -182,7 +179,7 @@ def test_also_what_left_the_session_of_a_script_ends_with_it_and_counts_as_its_o
 
 
 @pytest.mark.parametrize("number", (signal.SIGINT, signal.SIGTERM), ids=("Ctrl-C", "SIGTERM"))
-def test_whoever_is_told_to_end_takes_the_script_and_its_children_along(tmp_path, number):
+def test_whoever_is_told_to_end_takes_the_study_and_its_children_along(tmp_path, number):
     told = tmp_path / "told"
     code = "import signal, sys; from safekeeper.bench.harness.run_all import run_apart\n"
     code += "signal.signal(signal.SIGTERM, signal.default_int_handler)\nprint(run_apart(sys.argv[1:]))"

@@ -1,4 +1,4 @@
-"""The script that shows what the cleaner's setting buys and costs, at its small size."""
+"""The study that shows what the cleaner's setting buys and costs, at its small size."""
 
 from __future__ import annotations
 
