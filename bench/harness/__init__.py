@@ -6,5 +6,6 @@ To read in this order:
     goals           one line that says whether a goal is met
     machine         where and with what something was measured
     svg, plots      plots, and a page of HTML with them
+    laboratory      what a study says where `lab/` is not installed
     run_all, page   `safekeeper bench all`: runs every study, and writes a page with what they found
 """

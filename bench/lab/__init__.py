@@ -1,6 +1,6 @@
 """The laboratory: sites of studies that need root or a compiler.
 
-It is in a clone of the repository and not in the wheel.
+It is in a clone of the repository and not in the wheel (`harness/laboratory.py`).
 
     shaped_network      network namespaces as servers, with links of a chosen rate
     peace_site          HDFS on such a network, for `studies.peace`

@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from safekeeper.backends.hdfs.client import Client, find_jars, start_jvm
 from safekeeper.backends.hdfs.options import HdfsOptions, settings_of
 from safekeeper.bench.harness.goals import Goal
 from safekeeper.bench.harness.interleave import Measure, Result, interleave, report
+from safekeeper.bench.harness.laboratory import needs_laboratory
 from safekeeper.dev.hdfs import HdfsCluster, HdfsNode
 from safekeeper.dev.process import find_command
 from safekeeper.url import Url
@@ -48,8 +50,9 @@ _NOT_OF_CLIENTS = re.compile(
 
 def compile_peer(folder: Path) -> None:
     """Compile the Java peer and let the JVM, which is started for it, find it."""
-    source = Path(__file__).parent.with_name("lab") / "HdfsRaw.java"
-    subprocess.run([find_command("javac"), "-cp", ":".join(find_jars()), "-d", str(folder), str(source)], check=True)
+    with needs_laboratory(), resources.as_file(resources.files("safekeeper.bench.lab") / "HdfsRaw.java") as source:
+        command = [find_command("javac"), "-cp", ":".join(find_jars()), "-d", str(folder), str(source)]
+        subprocess.run(command, check=True)
     start_jvm()
     jpype.addClassPath(f"{folder}/")
 

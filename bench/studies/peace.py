@@ -27,9 +27,12 @@ from rich.table import Table
 
 from safekeeper.bench.harness.goals import Goal
 from safekeeper.bench.harness.interleave import Spread
+from safekeeper.bench.harness.laboratory import needs_laboratory
 from safekeeper.bench.harness.plots import figure, figures, legend, page
 from safekeeper.bench.harness.svg import Axis, Series, line_plot
-from safekeeper.bench.lab.peace_site import PEACE, PLANNED, STOCK, STRICT, Checkpoint, Run, Setting, Site
+
+with needs_laboratory():
+    from safekeeper.bench.lab.peace_site import PEACE, PLANNED, STOCK, STRICT, Checkpoint, Run, Setting, Site
 
 
 @dataclass(frozen=True, slots=True)
