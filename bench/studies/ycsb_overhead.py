@@ -1,9 +1,9 @@
-"""How fast the driver itself is: workloads on `memory:` with one thread.
+"""How fast the YCSB runner itself is: workloads on `memory:` with one thread.
 
     python -m safekeeper.bench.studies.ycsb_overhead [--quick]
 
 On a machine with other work the clock on the wall counts that work too; processor time does not. `in the store` is the
-share of the time that is spent inside the calls that are measured, the rest is the driver's own.
+share of the time that is spent inside the calls that are measured, the rest is the runner's own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from safekeeper.backends.memory import MemoryBackend
 from safekeeper.bench.harness.goals import Goal
 from safekeeper.bench.ycsb.compare import all_operations
 from safekeeper.bench.ycsb.properties import Settings, load_file
-from safekeeper.bench.ycsb.runner import Driver
+from safekeeper.bench.ycsb.runner import Runner
 from safekeeper.bench.ycsb.workload import Workload
 
 WORKLOADS = ("workloada", "workloadb", "workloadc", "workloadd", "workloadf", "s4thesis")
@@ -30,10 +30,10 @@ def measure(name: str, operations: int) -> tuple[float, float, float]:
     """Operations a second by the wall and by processor time, and the share inside the store."""
     settings = Settings.of(load_file(name) | {"operationcount": str(operations)})
     with MemoryBackend() as store:
-        driver = Driver(Workload(settings), store)
-        driver.load()
+        runner = Runner(Workload(settings), store)
+        runner.load()
         before = time.process_time()
-        result = driver.run()
+        result = runner.run()
         spent = time.process_time() - before
     latencies = all_operations(result)
     return result.throughput, operations / spent, latencies.mean * latencies.count / 1e9 / result.seconds
@@ -41,7 +41,7 @@ def measure(name: str, operations: int) -> tuple[float, float, float]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="How fast the benchmark's driver is on memory:, with one thread.")
+    parser = argparse.ArgumentParser(description="How fast the YCSB runner is on memory:, with one thread.")
     parser.add_argument("--quick", action="store_true", help="fewer operations and rounds")
     quick = parser.parse_args().quick
     rounds, operations = (3, 50_000) if quick else (5, 500_000)

@@ -21,7 +21,7 @@ from safekeeper.backend import Backend, Scope
 from safekeeper.bench.ycsb.keeper_session import SESSIONS
 from safekeeper.bench.ycsb.measurements import Measurements, Recorder
 from safekeeper.bench.ycsb.properties import Settings
-from safekeeper.bench.ycsb.runner import INTERRUPTED, Driver, Phase, Result
+from safekeeper.bench.ycsb.runner import INTERRUPTED, Phase, Result, Runner
 from safekeeper.bench.ycsb.stores import open_store
 from safekeeper.bench.ycsb.workload import Workload
 from safekeeper.errors import BadUrl, SafekeeperError, Unavailable
@@ -42,8 +42,8 @@ class Share:
         """
         with open_store(self.url) as store:
             sessions = SESSIONS[self.settings.driver]
-            driver = Driver(Workload(self.settings), store, open_sessions=sessions, status=status, stop=stop)
-            result = driver.load() if self.phase == "load" else driver.run()
+            runner = Runner(Workload(self.settings), store, open_sessions=sessions, status=status, stop=stop)
+            result = runner.load() if self.phase == "load" else runner.run()
             return _close(store, result)
 
 
@@ -132,7 +132,7 @@ def _run_together(share: Share) -> Result:
         if _gate is not None:
             _gate.wait()  # what it takes to start a process is no part of the run
         return share.run()
-    except KeyboardInterrupt:  # before or after the part in which the driver keeps what it has
+    except KeyboardInterrupt:  # before or after the part in which the runner keeps what it has
         return Result(share.phase, 0.0, 0, Measurements(), INTERRUPTED)
 
 

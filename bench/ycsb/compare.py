@@ -20,7 +20,7 @@ from safekeeper.bench.ycsb.keeper_session import SESSIONS
 from safekeeper.bench.ycsb.measurements import Latencies
 from safekeeper.bench.ycsb.properties import BadProperty, Settings
 from safekeeper.bench.ycsb.recover import Recovery, measure
-from safekeeper.bench.ycsb.runner import INTERRUPTED, Driver, Result
+from safekeeper.bench.ycsb.runner import INTERRUPTED, Result, Runner
 from safekeeper.bench.ycsb.stores import Baseline, open_store
 from safekeeper.bench.ycsb.workload import Workload
 from safekeeper.errors import BadUrl, SafekeeperError
@@ -120,7 +120,7 @@ def compare(
                 opened.callback(_leave, found, url, stores[url])
             for url in urls:
                 said(f"loading {url}")
-                _keep(found, url, _driver(settings, stores[url]).load)
+                _keep(found, url, _runner(settings, stores[url]).load)
             arms = {f"{p.url}, threads {p.threads}": partial(_run, found, p, stores[p.url], said) for p in found.points}
             interleave(arms, rounds, workload, warm_up=False)
         for url in urls if recover else ():
@@ -158,15 +158,15 @@ def _can_recover(store: Backend) -> bool:
     return Survives.PROCESS in store.survives and not isinstance(store, Baseline)
 
 
-def _driver(settings: Settings, store: Backend) -> Driver:
-    return Driver(Workload(settings), store, open_sessions=SESSIONS[settings.driver])
+def _runner(settings: Settings, store: Backend) -> Runner:
+    return Runner(Workload(settings), store, open_sessions=SESSIONS[settings.driver])
 
 
 def _run(found: Comparison, point: Point, store: Backend, said: Callable[[str], object]) -> float:
     """One round of one point. Return its throughput, 0 if the store has failed."""
     settings = dataclasses.replace(found.settings, threadcount=point.threads)
     said(f"round {len(point.samples) + 1}: {point.url}, threads {point.threads}")
-    result = _keep(found, point.url, _driver(settings, store).run)
+    result = _keep(found, point.url, _runner(settings, store).run)
     if result is None:
         return 0.0
     latencies = all_operations(result)

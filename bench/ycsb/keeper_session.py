@@ -1,4 +1,4 @@
-"""The asynchronous driver: the same workloads through a SafeKeeper.
+"""Sessions that save through a SafeKeeper: the same workloads, asynchronously.
 
 A write's latency ends when its ticket completes, as in the measuring tool of the S4 thesis. Saves that a newer one took
 the place of are counted as `Return=SUPERSEDED` and those that a full queue refused or dropped as `Return=DROPPED`, both
@@ -14,7 +14,7 @@ from time import perf_counter_ns as now
 
 from safekeeper.backend import Backend, CheckpointId, Receipt
 from safekeeper.bench.ycsb.measurements import Measurements, Recorder
-from safekeeper.bench.ycsb.properties import DriverKind
+from safekeeper.bench.ycsb.properties import SessionKind
 from safekeeper.bench.ycsb.session import OpenSessions, Session, Timer, direct_sessions
 from safekeeper.bench.ycsb.workload import Source, Workload
 from safekeeper.errors import QueueFull, SafekeeperError
@@ -81,5 +81,5 @@ def keeper_sessions(
     measurements.keeper = keeper.metrics()
 
 
-SESSIONS: dict[DriverKind, OpenSessions] = {"sync": direct_sessions, "async": keeper_sessions}
+SESSIONS: dict[SessionKind, OpenSessions] = {"sync": direct_sessions, "async": keeper_sessions}
 """What the property `driver` chooses between."""

@@ -3,8 +3,8 @@
 Every client is one task of a barrier stage: all of them start together, or Spark says that it has not enough slots. The
 executors need safekeeper with the extra `bench`, and see the store under the same URL.
 
-Spark would kill its tasks at Ctrl-C, and with them what they measured. So each client holds a connection to the driver,
-whose end tells it to stop and to send what it has.
+Spark would kill its tasks at Ctrl-C, and with them what they measured. So each client holds a connection to Spark's
+driver, whose end tells it to stop and to send what it has.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _run_task(shares: Iterable[Share], driver: tuple[str, int]) -> Iterator[Resu
 
 @contextmanager
 def _connected(driver: tuple[str, int]) -> Iterator[Callable[[], bool]]:
-    """What tells whether the connection to the driver has ended; never, if there is no way to it."""
+    """What tells whether the connection to Spark's driver has ended; never, if there is no way to it."""
     try:
         connection = socket.create_connection(driver, _TO_CONNECT)
     except OSError:

@@ -34,7 +34,7 @@ LengthDistribution = Literal["constant", "uniform", "zipfian"]
 ScanLengthDistribution = Literal["uniform", "zipfian"]
 InsertOrder = Literal["hashed", "ordered"]
 Interval = Literal["op", "intended", "both"]
-DriverKind = Literal["sync", "async"]
+SessionKind = Literal["sync", "async"]
 SerializerName = Literal["msgpack", "raw", "pickle"]
 """Those that take bytes, which records are."""
 Exporter = Literal["TextMeasurementsExporter", "JSONMeasurementsExporter", "JSONArrayMeasurementsExporter"]
@@ -100,7 +100,7 @@ class Settings:
     """The file that the results go to; standard output if empty."""
     warmup: float = 0.0
     """Not YCSB's: seconds in which operations run before any is measured."""
-    driver: DriverKind = "sync"
+    driver: SessionKind = "sync"
     """Not YCSB's: "sync" calls the backend and waits; "async" saves through a SafeKeeper, where a write's latency ends
     with its ticket. Load and run with the same one: the keeper's serializer adds a header to each record."""
     keeper_overflow: Overflow = _named("keeper.overflow", "coalesce")  # noqa: RUF009

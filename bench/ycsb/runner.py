@@ -1,6 +1,6 @@
 """Runs a workload against a store: threads, target rate, warm-up, time limit, status lines.
 
-    result = Driver(workload, backend).run()
+    result = Runner(workload, backend).run()
 
 Ctrl-C and a store that fails again and again end a run early; what was measured until then is kept, and the result says
 that it is partial.
@@ -94,7 +94,7 @@ class _Control:
         return sum(recorder.operations for recorder in self.recorders)
 
 
-class Driver:
+class Runner:
     """Runs one workload against one backend: `load` first, then `run`."""
 
     def __init__(
@@ -206,7 +206,7 @@ class Driver:
     def _remarks(self) -> Iterator[str]:
         settings = self._settings
         if settings.scanproportion:
-            yield "a scan reads the next records of a key list that the driver keeps: stores have no ordered scan"
+            yield "a scan reads the next records of a key list that the runner keeps: stores have no ordered scan"
         if settings.updateproportion or settings.readmodifywriteproportion:
             yield "an update writes the whole record: stores have no fields"
 
@@ -229,7 +229,7 @@ class _Worker(Thread):
         """Whether it has done its last."""
 
     def run(self) -> None:
-        """Do the operations; keep what a mistake in a backend or here raises for the driver."""
+        """Do the operations; keep what a mistake in a backend or here raises for the runner."""
         try:
             (self._run_paced if self._tick else self._run_freely)()
             self._session.finish()

@@ -1,4 +1,4 @@
-"""What backends are compared with, behind the same driver: other embedded stores, each synced on every write.
+"""What backends are compared with, behind the same runner: other embedded stores, each synced on every write.
 
     raw:///path     rocksdict:///path     sqlite:///path     leveldb:///path
 
@@ -24,7 +24,7 @@ BASELINES: dict[str, Callable[[Path], Arm]] = {"raw": Raw, "rocksdict": RocksDb,
 
 
 class Baseline(Backend):
-    """An embedded store as far as the driver needs one: it writes values and reads them back."""
+    """An embedded store as far as the runner needs one: it writes values and reads them back."""
 
     scope = Scope.PROCESS
 
@@ -65,7 +65,7 @@ class Baseline(Backend):
         super().close()
 
     def _cannot(self, what: str) -> NoReturn:
-        raise NotImplementedError(f"a baseline cannot {what}: the driver needs no more than writes and reads")
+        raise NotImplementedError(f"a baseline cannot {what}: the runner needs no more than writes and reads")
 
 
 def _flat(id: CheckpointId) -> bytes:

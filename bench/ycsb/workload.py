@@ -86,7 +86,7 @@ class Inserted:
 
 
 class ScanOrder:
-    """All records in the order of their keys: the contract has no ordered scan, so the driver remembers the order."""
+    """All records in the order of their keys: the contract has no ordered scan, so the runner remembers the order."""
 
     def __init__(self, ids: Ids, first: int, count: int) -> None:
         self._ids = sorted((ids[number] for number in range(first, first + count)), key=lambda id: id.key)

@@ -21,7 +21,7 @@ from safekeeper.bench.ycsb.generators import (
     fnv64_of,
 )
 from safekeeper.bench.ycsb.properties import Settings, load_file
-from safekeeper.bench.ycsb.runner import Driver
+from safekeeper.bench.ycsb.runner import Runner
 from safekeeper.bench.ycsb.workload import Workload
 
 DRAWS = 200_000
@@ -175,10 +175,10 @@ def chosen(name):
             return super().write(batch)
 
     workload = Workload(Settings.of(load_file(name) | {"operationcount": str(OPERATIONS), "seed": "14"}))
-    driver = Driver(workload, Watched())
-    driver.load()
+    runner = Runner(workload, Watched())
+    runner.load()
     asked.clear()
-    driver.run()
+    runner.run()
     number_of = {workload.ids[number]: number for number in range(RECORDS + OPERATIONS)}
     newest, found = RECORDS - 1, []
     for number in (number_of[id] for id in asked):

@@ -11,7 +11,7 @@ from safekeeper.bench.ycsb import session
 from safekeeper.bench.ycsb.exporters import export, rows
 from safekeeper.bench.ycsb.measurements import Measurements
 from safekeeper.bench.ycsb.properties import BadProperty, Settings
-from safekeeper.bench.ycsb.runner import Driver
+from safekeeper.bench.ycsb.runner import Runner
 from safekeeper.bench.ycsb.status import StatusLine
 from safekeeper.bench.ycsb.workload import Workload
 from safekeeper.errors import Unavailable
@@ -34,17 +34,17 @@ class Failing(MemoryBackend):
         return super().write(batch)
 
 
-def driver_of(backend, **properties):
+def runner_of(backend, **properties):
     given = {"recordcount": 100, "operationcount": 1000, "fieldlength": 10, "seed": 14} | properties
     named = {name.replace("_", "."): str(value) for name, value in given.items()}
     workload = Workload(Settings.of(named))
-    return workload, Driver(workload, backend)
+    return workload, Runner(workload, backend)
 
 
 def loaded(backend, **properties):
-    workload, driver = driver_of(backend, **properties)
-    driver.load()
-    return workload, driver
+    workload, runner = runner_of(backend, **properties)
+    runner.load()
+    return workload, runner
 
 
 def numbers(result):
@@ -52,8 +52,8 @@ def numbers(result):
 
 
 def test_the_lines_are_ycsbs():
-    _, driver = loaded(MemoryBackend())
-    lines = export(driver.run(), (50.0, 99.99999, 11.0, 1.0), "TextMeasurementsExporter").splitlines()
+    _, runner = loaded(MemoryBackend())
+    lines = export(runner.run(), (50.0, 99.99999, 11.0, 1.0), "TextMeasurementsExporter").splitlines()
     assert [line.rpartition(", ")[0] for line in lines] == [
         "[OVERALL], RunTime(ms)",
         "[OVERALL], Throughput(ops/sec)",
@@ -76,8 +76,8 @@ def test_the_lines_are_ycsbs():
 
 
 def test_what_is_not_there_is_not_found_and_timed_apart():
-    _, driver = driver_of(MemoryBackend(), readproportion=1, updateproportion=0)
-    result = driver.run()
+    _, runner = runner_of(MemoryBackend(), readproportion=1, updateproportion=0)
+    result = runner.run()
     assert result.notes == ("1000 reads found no record: load the workload first, with the same properties",)
     found = numbers(result)
     assert found["READ", "Return=NOT_FOUND"] == found["READ-FAILED", "Operations"] == 1000
@@ -85,8 +85,8 @@ def test_what_is_not_there_is_not_found_and_timed_apart():
 
 
 def test_a_failure_is_counted_and_the_run_goes_on():
-    _, driver = loaded(Failing(150, for_ever=False), readproportion=0, updateproportion=1)
-    result = driver.run()
+    _, runner = loaded(Failing(150, for_ever=False), readproportion=0, updateproportion=1)
+    result = runner.run()
     found = numbers(result)
     assert found["UPDATE", "Return=ERROR"] == found["UPDATE-FAILED", "Operations"] == 1
     assert found["UPDATE", "Return=OK"] == 999
@@ -95,8 +95,8 @@ def test_a_failure_is_counted_and_the_run_goes_on():
 
 
 def test_a_store_that_is_gone_ends_the_run_and_what_was_measured_is_kept():
-    _, driver = loaded(Failing(150, for_ever=True), readproportion=0, updateproportion=1, threadcount=2)
-    result = driver.run()
+    _, runner = loaded(Failing(150, for_ever=True), readproportion=0, updateproportion=1, threadcount=2)
+    result = runner.run()
     assert "times in a row" in result.partial
     found = numbers(result)
     assert found["UPDATE", "Return=OK"] == 50
@@ -106,8 +106,8 @@ def test_a_store_that_is_gone_ends_the_run_and_what_was_measured_is_kept():
 
 def test_a_store_that_needs_long_for_each_failure_is_given_up_sooner(monkeypatch):
     monkeypatch.setattr(session, "GIVE_UP_AFTER_SECONDS", 0.0)
-    _, driver = loaded(Failing(150, for_ever=True), readproportion=0, updateproportion=1)
-    result = driver.run()
+    _, runner = loaded(Failing(150, for_ever=True), readproportion=0, updateproportion=1)
+    result = runner.run()
     assert result.partial == "the store failed 2 times in a row"
     assert result.operations == 52
 
@@ -117,41 +117,41 @@ def test_a_mistake_in_a_backend_is_raised_not_counted():
         def write(self, batch):
             raise ZeroDivisionError
 
-    _, driver = driver_of(Broken())
+    _, runner = runner_of(Broken())
     with pytest.raises(ZeroDivisionError):
-        driver.load()
+        runner.load()
 
 
 def test_the_time_limit_ends_a_run_that_is_not_partial():
-    _, driver = loaded(MemoryBackend(), operationcount=0, maxexecutiontime=0.2)
-    result = driver.run()
+    _, runner = loaded(MemoryBackend(), operationcount=0, maxexecutiontime=0.2)
+    result = runner.run()
     assert result.operations > 0
     assert not result.partial
 
 
 def test_whoever_starts_a_run_may_end_it_and_what_was_measured_is_kept():
     workload, _ = loaded(backend := MemoryBackend(), operationcount=0, maxexecutiontime=600)
-    result = Driver(workload, backend, stop=lambda: True).run()
+    result = Runner(workload, backend, stop=lambda: True).run()
     assert result.partial == "interrupted"
     assert result.operations > 0
     assert result.seconds < 60
 
 
 def test_what_runs_during_the_warm_up_is_not_measured():
-    workload, driver = loaded(MemoryBackend(), warmup=0.1, insertproportion=1, readproportion=0, updateproportion=0)
-    result = driver.run()
+    workload, runner = loaded(MemoryBackend(), warmup=0.1, insertproportion=1, readproportion=0, updateproportion=0)
+    result = runner.run()
     assert numbers(result)["INSERT", "Operations"] == result.operations == 1000
     assert workload.inserted.newest > 100 + 1000
 
 
 def test_a_target_that_cannot_be_kept_is_said():
-    _, driver = loaded(MemoryBackend(), target=50_000_000)
-    assert any("target of 5e+07 operations a second was not kept" in note for note in driver.run().notes)
+    _, runner = loaded(MemoryBackend(), target=50_000_000)
+    assert any("target of 5e+07 operations a second was not kept" in note for note in runner.run().notes)
 
 
 def test_a_target_is_not_exceeded_and_the_intended_latency_counts_the_delay():
-    _, driver = loaded(MemoryBackend(), target=2000, operationcount=200, threadcount=2, measurement_interval="both")
-    result = driver.run()
+    _, runner = loaded(MemoryBackend(), target=2000, operationcount=200, threadcount=2, measurement_interval="both")
+    result = runner.run()
     assert result.seconds > 0.09
     found = numbers(result)
     assert found["Intended-READ", "Operations"] == found["READ", "Operations"]
@@ -168,35 +168,35 @@ def test_a_target_is_not_exceeded_and_the_intended_latency_counts_the_delay():
     ),
 )
 def test_failures_are_timed_as_measurement_interval_asks(interval, names):
-    _, driver = driver_of(
+    _, runner = runner_of(
         MemoryBackend(), target=2000, operationcount=50, updateproportion=0, measurement_interval=interval
     )
-    assert set(driver.run().measurements.totals()) == names
+    assert set(runner.run().measurements.totals()) == names
 
 
 def test_intended_alone_keeps_the_name():
-    _, driver = loaded(MemoryBackend(), measurement_interval="intended")
-    assert set(driver.run().measurements.totals()) == {"READ", "UPDATE"}
+    _, runner = loaded(MemoryBackend(), measurement_interval="intended")
+    assert set(runner.run().measurements.totals()) == {"READ", "UPDATE"}
 
 
 def test_data_integrity_finds_a_record_that_is_not_what_was_written():
     backend = MemoryBackend()
-    workload, driver = loaded(backend, dataintegrity="true", requestdistribution="sequential", updateproportion=0)
-    assert numbers(driver.run())["VERIFY", "Return=OK"] == 1000
+    workload, runner = loaded(backend, dataintegrity="true", requestdistribution="sequential", updateproportion=0)
+    assert numbers(runner.run())["VERIFY", "Return=OK"] == 1000
     (value,) = backend.read([workload.ids[3]])
     backend.write(Batch({workload.ids[3]: value[:-1] + b"?"}))
-    found = numbers(driver.run())
+    found = numbers(runner.run())
     assert (found["VERIFY", "Return=OK"], found["VERIFY", "Return=UNEXPECTED_STATE"]) == (990, 10)
     lost = Batch()
     lost.delete(workload.ids[5])
     backend.write(lost)
-    assert numbers(driver.run())["VERIFY", "Return=ERROR"] == 10
+    assert numbers(runner.run())["VERIFY", "Return=ERROR"] == 10
 
 
 def test_data_integrity_holds_across_updates_and_processes():
     backend = MemoryBackend()
     loaded(backend, dataintegrity="true")[1].run()
-    _, another = driver_of(backend, dataintegrity="true", seed=15, requestdistribution="zipfian")
+    _, another = runner_of(backend, dataintegrity="true", seed=15, requestdistribution="zipfian")
     assert numbers(another.run())[("VERIFY", "Return=OK")] > 900
 
 
@@ -209,14 +209,14 @@ def test_data_integrity_holds_across_updates_and_processes():
     ),
 )
 def test_a_run_without_records_or_end_is_refused(properties, says):
-    _, driver = driver_of(MemoryBackend(), **properties)
+    _, runner = runner_of(MemoryBackend(), **properties)
     with pytest.raises(BadProperty, match=says):
-        driver.run()
+        runner.run()
 
 
 def test_a_record_over_the_limit_is_refused():
     with pytest.raises(BadProperty, match="at most 67108864 bytes"):
-        driver_of(MemoryBackend(), fieldlength=10_000_000)
+        runner_of(MemoryBackend(), fieldlength=10_000_000)
 
 
 @pytest.mark.parametrize(

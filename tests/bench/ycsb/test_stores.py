@@ -1,4 +1,4 @@
-"""The baselines do what the driver asks of them; numbers of a store that loses things would be worth nothing."""
+"""The baselines do what the runner asks of them; numbers of a store that loses things would be worth nothing."""
 
 import sys
 import threading

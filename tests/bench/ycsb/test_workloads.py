@@ -1,4 +1,4 @@
-"""The bundled workloads, run on `memory:` through the driver: their mixes and the records they go to."""
+"""The bundled workloads, run on `memory:` through the runner: their mixes and the records they go to."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ import pytest
 
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.bench.ycsb.properties import Settings, load_file
-from safekeeper.bench.ycsb.runner import Driver
+from safekeeper.bench.ycsb.runner import Runner
 from safekeeper.bench.ycsb.workload import Workload
 
 OPERATIONS = 20_000
@@ -48,11 +48,11 @@ def settings_of(name, **more):
 
 def run(settings, backend):
     workload = Workload(settings)
-    driver = Driver(workload, backend)
-    driver.load()
+    runner = Runner(workload, backend)
+    runner.load()
     if isinstance(backend, Watched):
         backend.written.clear()
-    return workload, driver.run()
+    return workload, runner.run()
 
 
 @pytest.mark.parametrize("name", tuple(MIXES))
@@ -128,7 +128,7 @@ def test_a_read_modify_write_writes_the_record_that_it_read():
 def test_threads_insert_every_record_once():
     backend = Watched()
     workload = Workload(settings_of("workloada", threadcount=4))
-    result = Driver(workload, backend).load()
+    result = Runner(workload, backend).load()
     assert result.operations == 1000
     assert Counter(backend.written) == Counter(workload.ids[n] for n in range(1000))
 
@@ -136,9 +136,9 @@ def test_threads_insert_every_record_once():
 def test_a_part_of_the_records_can_be_loaded_by_somebody_else():
     backend = Watched()
     workload = Workload(settings_of("workloada", insertstart=100, insertcount=50, requestdistribution="uniform"))
-    Driver(workload, backend).load()
+    Runner(workload, backend).load()
     assert set(backend.written) == {workload.ids[n] for n in range(100, 150)}
-    Driver(workload, backend).run()
+    Runner(workload, backend).run()
     assert {id for ids in backend.read_ids for id in ids} == {workload.ids[n] for n in range(100, 150)}
 
 
