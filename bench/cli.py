@@ -18,12 +18,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from safekeeper.bench.ycsb.properties import BadProperty, Settings, guess, load_file, parse_assignments
+from safekeeper.bench.ycsb.properties import BadProperty, YcsbSettings, guess, load_file, parse_assignments
 from safekeeper.errors import BadUrl, SafekeeperError
 
 if TYPE_CHECKING:
     from safekeeper.bench.ycsb.recover import Recovery
-    from safekeeper.bench.ycsb.runner import Result
+    from safekeeper.bench.ycsb.runner import RunResult
 
 app = typer.Typer(
     help="Measure stores with YCSB's workloads.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
@@ -57,7 +57,7 @@ def settings_of(
     threads: int | None = None,
     target: float | None = None,
     through_keeper: bool = False,
-) -> Settings:
+) -> YcsbSettings:
     """The settings that the options of a command make, later ones over earlier ones."""
     properties: dict[str, str] = {}
     for file in files or ():
@@ -69,13 +69,13 @@ def settings_of(
         given["target"] = str(target)
     if through_keeper:
         given["driver"] = "async"
-    settings = Settings.of(properties | given)
+    settings = YcsbSettings.of(properties | given)
     for name in settings.ignored.keys() & given.keys():
         say(f"the property {name} means nothing here{guess(name)}")
     return settings
 
 
-def store_url(url: str, settings: Settings) -> str:
+def store_url(url: str, settings: YcsbSettings) -> str:
     """*url* with the options that were given as properties."""
     for name, value in settings.backend_options.items():
         url += f"{'&' if '?' in url else '?'}{quote(name)}={quote(value)}"
@@ -117,7 +117,7 @@ def measure(
         raise typer.Exit(1)
 
 
-def _print_result(result: Result, settings: Settings) -> None:
+def _print_result(result: RunResult, settings: YcsbSettings) -> None:
     from safekeeper.bench.ycsb.exporters import export
 
     text = export(result, settings.percentiles, settings.exporter)

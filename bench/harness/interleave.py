@@ -47,7 +47,7 @@ class Spread:
 
 
 @dataclass(slots=True)
-class Result:
+class Interleaved:
     """The rates of all arms, round by round."""
 
     title: str
@@ -80,10 +80,10 @@ class Result:
 
 def interleave(
     arms: Mapping[str, Measure], rounds: int, title: str, unit: str = "ops/s", warm_up: bool = True
-) -> Result:
+) -> Interleaved:
     """Run every arm once a round, in rotated order; with *warm_up* a first round does not count."""
     names = list(arms)
-    result = Result(title, unit, {name: [] for name in names})
+    result = Interleaved(title, unit, {name: [] for name in names})
     for turn in range(-1 if warm_up else 0, rounds):
         for name in rotated(names, turn):
             rate = arms[name]()
@@ -98,7 +98,7 @@ def rotated(names: list[str], turn: int) -> list[str]:
     return names[shift:] + names[:shift]
 
 
-def report(results: Iterable[Result], base: str, output: Path | None = None) -> list[Result]:
+def report(results: Iterable[Interleaved], base: str, output: Path | None = None) -> list[Interleaved]:
     """Print a table per result, each as it comes, and write all numbers to *output* as JSON; the results again."""
     console, done = Console(), []
     for result in results:

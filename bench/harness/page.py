@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from safekeeper.bench.harness.run_all import Outcome
+from safekeeper.bench.harness.run_all import StudyOutcome
 
 _SHOWN = {True: "yes", False: "**no**", None: "not measured"}
 
 
-def page(outcomes: Sequence[Outcome]) -> str:
+def page(outcomes: Sequence[StudyOutcome]) -> str:
     """What all studies found, as Markdown."""
     return "\n".join(_lines(outcomes)) + "\n"
 
 
-def _lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def _lines(outcomes: Sequence[StudyOutcome]) -> Iterator[str]:
     yield "# Benchmarks"
     yield ""
     yield "Written by `safekeeper bench all`; do not edit."
@@ -33,7 +33,7 @@ def _lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield from _section(outcome)
 
 
-def _summary(outcomes: Sequence[Outcome]) -> str:
+def _summary(outcomes: Sequence[StudyOutcome]) -> str:
     counts = Counter(goal.verdict for outcome in outcomes for goal in outcome.goals)
     counted = ", ".join(
         f"{counts[verdict]} {verdict}" for verdict in ("met", "not met", "not measured") if counts[verdict]
@@ -42,7 +42,7 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
     return f"{counted or 'none'}." + (f" Studies that did not run to their end: {', '.join(failed)}." if failed else "")
 
 
-def _goals(outcome: Outcome) -> Iterator[str]:
+def _goals(outcome: StudyOutcome) -> Iterator[str]:
     name = outcome.study.name
     yield from ("", f"From [{name}](#{name}):", "")
     if outcome.failure:
@@ -54,7 +54,7 @@ def _goals(outcome: Outcome) -> Iterator[str]:
         yield f"| {text} | {_SHOWN[goal.met]} |"
 
 
-def _section(outcome: Outcome) -> Iterator[str]:
+def _section(outcome: StudyOutcome) -> Iterator[str]:
     yield from ("", f"## {outcome.study.name}", "", outcome.study.title, "")
     command = f"python -m safekeeper.bench.studies.{outcome.study.name}"
     if outcome.quick:

@@ -46,7 +46,7 @@ class Study:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StudyOutcome:
     """What a study printed, or why it did not run."""
 
     study: Study
@@ -79,7 +79,7 @@ class Outcome:
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
-    def of_json(cls, text: str) -> Outcome:
+    def of_json(cls, text: str) -> StudyOutcome:
         """What `to_json` was made from."""
         kept = json.loads(text)
         return cls(**kept | {"study": Study(**kept["study"]), "machine": Machine(**kept["machine"])})
@@ -97,7 +97,7 @@ def studies() -> Iterator[Study]:
 
 def run_all(
     *, quick: bool, only: Collection[str] = (), results: Path | None = None, said: Callable[[str], object]
-) -> list[Outcome]:
+) -> list[StudyOutcome]:
     """Run the studies, or those named in *only*, one after the other: two at once would measure each other.
 
     The folder *results* keeps each outcome; what earlier runs have kept there of other studies is returned too. When
@@ -110,7 +110,7 @@ def run_all(
         )
     if results is not None:
         results.mkdir(parents=True, exist_ok=True)
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, StudyOutcome] = {}
     for study in known:
         if only and study.name not in only:
             continue
@@ -122,12 +122,12 @@ def run_all(
         if outcome.failure == INTERRUPTED:
             break
     if results is not None:
-        kept = (Outcome.of_json(file.read_text()) for file in results.glob("*.json"))
+        kept = (StudyOutcome.of_json(file.read_text()) for file in results.glob("*.json"))
         outcomes = {outcome.study.name: outcome for outcome in kept}
     return [outcomes[study.name] for study in known if study.name in outcomes]
 
 
-def run(study: Study, *, quick: bool) -> Outcome:
+def run(study: Study, *, quick: bool) -> StudyOutcome:
     """Run one study. That it fails is an outcome, not an error."""
     arguments = ["--quick"] if quick else []
     before, started = _used_by_others(), time.monotonic()
@@ -135,7 +135,7 @@ def run(study: Study, *, quick: bool) -> Outcome:
     seconds = time.monotonic() - started
     others = max(_used_by_others() - before, 0.0) / seconds
     machine = Machine.here(Path(tempfile.gettempdir()))  # studies write there
-    return Outcome(study, quick, machine, output, failure, seconds, others)
+    return StudyOutcome(study, quick, machine, output, failure, seconds, others)
 
 
 def _used_by_others() -> float:

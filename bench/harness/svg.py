@@ -72,14 +72,14 @@ def line_plot(title: str, x: Axis, y: Axis, all_series: Sequence[Series]) -> str
     points = [point for series in all_series for point in series.points]
     ends = [end for series in all_series for width in series.widths for end in width]
     x_span, y_span = _span([p[0] for p in points] + ends, x), _span([p[1] for p in points], y)
-    place = _Place(x, y, x_span, y_span)
-    parts = [*_frame(place)]
+    canvas = _Canvas(x, y, x_span, y_span)
+    parts = [*_frame(canvas)]
     for number, series in enumerate(all_series):
-        at = [place.of(*point) for point in series.points]
+        at = [canvas.of(*point) for point in series.points]
         colour = f"c{number % COLOURS}"
         parts.append(f'<polyline class="line {colour}" points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in at)}"/>')
         for (low, high), (_, y_value) in zip(series.widths, series.points, strict=False):
-            (left, b), (right, _) = place.of(low, y_value), place.of(high, y_value)
+            (left, b), (right, _) = canvas.of(low, y_value), canvas.of(high, y_value)
             parts.append(f'<line class="width {colour}" x1="{left:.1f}" y1="{b:.1f}" x2="{right:.1f}" y2="{b:.1f}"/>')
         for index, (a, b) in enumerate(at):
             text = series.labels[index] if series.labels else ""
@@ -101,19 +101,19 @@ class Band:
 def band_plot(title: str, x: Axis, most: float, bands: Sequence[Band]) -> str:
     """A plot with a row for each band, the first on top, over an axis from 0 to *most*; as high as it needs to be."""
     rows = len(bands) or 1
-    place = _Place(x, Axis(""), (0.0, most), (0.0, float(rows)), height=max(_HEIGHT, rows * _ROW + _TOP + _BOTTOM))
-    parts = _vertical_grid(place)
+    canvas = _Canvas(x, Axis(""), (0.0, most), (0.0, float(rows)), height=max(_HEIGHT, rows * _ROW + _TOP + _BOTTOM))
+    parts = _vertical_grid(canvas)
     for row, band in enumerate(bands):
-        (_, top), (_, bottom) = place.of(0.0, rows - row), place.of(0.0, rows - row - 1.0)
+        (_, top), (_, bottom) = canvas.of(0.0, rows - row), canvas.of(0.0, rows - row - 1.0)
         for start, end, strength in band.parts:
-            (left, _), (right, _) = place.of(start, 0.0), place.of(end, 0.0)
+            (left, _), (right, _) = canvas.of(start, 0.0), canvas.of(end, 0.0)
             parts.append(
                 f'<rect class="band c0" x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" '
                 f'height="{bottom - top - 1:.1f}" fill-opacity="{min(strength, 1.0):.2f}"/>'
             )
         middle = (top + bottom) / 2 + 4
         parts.append(f'<text class="small end" x="{_LEFT - 6}" y="{middle:.1f}">{escape(band.name)}</text>')
-    return _svg(title, parts, place.height)
+    return _svg(title, parts, canvas.height)
 
 
 def _span(values: Sequence[float], axis: Axis) -> tuple[float, float]:
@@ -131,7 +131,9 @@ def _span(values: Sequence[float], axis: Axis) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Canvas:
+    """Where things are drawn."""
+
     x: Axis
     y: Axis
     x_span: tuple[float, float]
@@ -151,32 +153,32 @@ def _share(axis: Axis, span: tuple[float, float], value: float) -> float:
     return min(max((axis.scale(value) - first) / (last - first), 0.0), 1.0)
 
 
-def _frame(place: _Place) -> list[str]:
+def _frame(canvas: _Canvas) -> list[str]:
     parts = []
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    for at, text in place.y.marks(*place.y_span):
-        _, b = place.of(place.x_span[0], at)
+    for at, text in canvas.y.marks(*canvas.y_span):
+        _, b = canvas.of(canvas.x_span[0], at)
         parts.append(f'<line class="grid" x1="{_LEFT}" y1="{b:.1f}" x2="{right}" y2="{b:.1f}"/>')
         parts.append(f'<text class="tick end" x="{_LEFT - 8}" y="{b + 5:.1f}">{escape(text)}</text>')
-    parts += _vertical_grid(place)
+    parts += _vertical_grid(canvas)
     middle = (_TOP + bottom) / 2
     parts.append(
         f'<text class="label middle" x="16" y="{middle}" transform="rotate(-90 16 {middle})">'
-        f"{escape(place.y.label)}</text>"
+        f"{escape(canvas.y.label)}</text>"
     )
     return parts
 
 
-def _vertical_grid(place: _Place) -> list[str]:
+def _vertical_grid(canvas: _Canvas) -> list[str]:
     """The marks of the horizontal axis, with lines through the plot."""
     parts = []
-    right, bottom = _WIDTH - _RIGHT, place.height - _BOTTOM
-    for at, text in place.x.marks(*place.x_span):
-        a, _ = place.of(at, place.y_span[0])
+    right, bottom = _WIDTH - _RIGHT, canvas.height - _BOTTOM
+    for at, text in canvas.x.marks(*canvas.x_span):
+        a, _ = canvas.of(at, canvas.y_span[0])
         parts.append(f'<line class="grid" x1="{a:.1f}" y1="{_TOP}" x2="{a:.1f}" y2="{bottom}"/>')
         parts.append(f'<text class="tick middle" x="{a:.1f}" y="{bottom + 25}">{escape(text)}</text>')
     parts.append(
-        f'<text class="label middle" x="{(_LEFT + right) / 2}" y="{place.height - 8}">{escape(place.x.label)}</text>'
+        f'<text class="label middle" x="{(_LEFT + right) / 2}" y="{canvas.height - 8}">{escape(canvas.x.label)}</text>'
     )
     return parts
 

@@ -23,7 +23,7 @@ from safekeeper.backends.hdfs.peace.planner import Rules
 from safekeeper.backends.hdfs.peace.schedule import Schedule
 from safekeeper.backends.hdfs.peace.topology import Topology, link_capacity
 from safekeeper.backends.hdfs.placement import Placement, StockPlacement, Turn
-from safekeeper.bench.lab.shaped_network import Server, ShapedNetwork
+from safekeeper.bench.lab.shaped_network import ShapedNetwork, ShapedServer
 from safekeeper.dev.hdfs import HdfsCluster, HdfsNode
 
 REPLICAS = 3
@@ -109,7 +109,7 @@ class PlannedPlacement(StockPlacement):
 
 
 @contextmanager
-def placements(arm: str, network: Network, site: Site) -> Iterator[list[Placement]]:
+def placements(arm: str, network: Network, site: PeaceSite) -> Iterator[list[Placement]]:
     """How each server places its chunks in an arm."""
     with ExitStack() as stack:
         if arm == STOCK:
@@ -131,7 +131,7 @@ def placements(arm: str, network: Network, site: Site) -> Iterator[list[Placemen
 # --- the site ---------------------------------------------------------------------------------------------------------
 
 
-class Site:
+class PeaceSite:
     """The shaped network with HDFS on it, and a client on every server."""
 
     def __init__(self, setting: Setting) -> None:
@@ -143,7 +143,7 @@ class Site:
         """The servers' transfer addresses."""
 
     @property
-    def servers(self) -> list[Server]:
+    def servers(self) -> list[ShapedServer]:
         """The servers, in the order of their racks."""
         return self.network.servers
 
@@ -178,7 +178,7 @@ class Site:
             "dfs.client-write-packet-size": str(self._setting.chunk_bytes // 64),
         }
 
-    def _pool(self, server: Server) -> ThreadPoolExecutor:
+    def _pool(self, server: ShapedServer) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self._setting.threads, initializer=server.enter)
 
     def topology(self) -> Topology:

@@ -32,7 +32,7 @@ class NoNetwork(SafekeeperError):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ShapedServer:
     """A network namespace that hangs on a switch."""
 
     namespace: str
@@ -62,7 +62,7 @@ class ShapedNetwork:
         self._wires: list[tuple[str | None, str]] = []  # namespace and device: both ends of every server's wire
         self._links: list[str] = []
         self._prefix = ""  # the first two numbers of all addresses
-        self.servers: list[Server] = []
+        self.servers: list[ShapedServer] = []
 
     @property
     def host(self) -> str:
@@ -122,7 +122,7 @@ class ShapedNetwork:
             _ip("-n", namespace, *words)
         _ip("-n", namespace, "address", "add", f"{address}/16", "dev", "eth0")
         self._wires += [(None, device), (namespace, "eth0")]
-        self.servers.append(Server(namespace, address, rack))
+        self.servers.append(ShapedServer(namespace, address, rack))
 
 
 def _shape(namespace: str | None, device: str, mbit: float) -> None:

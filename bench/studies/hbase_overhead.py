@@ -24,7 +24,7 @@ import happybase
 
 import safekeeper
 from safekeeper.backend import Batch, CheckpointId
-from safekeeper.bench.harness.interleave import AT_MOST_15_PERCENT_OVER, Measure, Result, interleave, report
+from safekeeper.bench.harness.interleave import AT_MOST_15_PERCENT_OVER, Interleaved, Measure, interleave, report
 from safekeeper.dev.hbase import HBaseServer
 from safekeeper.url import Url
 
@@ -101,7 +101,7 @@ def server_at(url: str | None) -> Iterator[str]:
         yield server.url
 
 
-def compare(url: str, threads_tried: list[int], rounds: int, seconds: float) -> Iterator[Result]:
+def compare(url: str, threads_tried: list[int], rounds: int, seconds: float) -> Iterator[Interleaved]:
     """Both arms in turns, for each number of threads and each size of a save."""
     place = Url.parse(url)
     value = random.Random(0).randbytes(VALUE_BYTES)  # noqa: S311

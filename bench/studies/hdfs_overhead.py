@@ -30,7 +30,7 @@ from safekeeper.backend import Batch, CheckpointId
 from safekeeper.backends.hdfs.client import Client, find_jars, start_jvm
 from safekeeper.backends.hdfs.options import HdfsOptions, settings_of
 from safekeeper.bench.harness.goals import Goal
-from safekeeper.bench.harness.interleave import Measure, Result, interleave, report
+from safekeeper.bench.harness.interleave import Interleaved, Measure, interleave, report
 from safekeeper.bench.harness.laboratory import needs_laboratory
 from safekeeper.dev.hdfs import HdfsCluster, HdfsNode
 from safekeeper.dev.process import find_command
@@ -90,7 +90,7 @@ def values_of_ours(store: safekeeper.Backend, value: bytes, count: int) -> Measu
     return run
 
 
-def compare(cluster: HdfsCluster, replicas: int, given: argparse.Namespace) -> Iterator[tuple[Result, Goal]]:
+def compare(cluster: HdfsCluster, replicas: int, given: argparse.Namespace) -> Iterator[tuple[Interleaved, Goal]]:
     """Both arms in turns, for records and for values."""
     # With our settings: by its own ones it would wait up to 0.4 s when it closes a file.
     client = Client(f"hdfs://{cluster.name_node.address}", settings_of(HdfsOptions()))
@@ -120,7 +120,7 @@ def compare(cluster: HdfsCluster, replicas: int, given: argparse.Namespace) -> I
     client.close()
 
 
-def judged(result: Result) -> tuple[Result, Goal]:
+def judged(result: Interleaved) -> tuple[Interleaved, Goal]:
     """The result, and whether we are at most so much below the best way to do it by hand."""
     best = max((arm for arm in result.rates if arm != "safekeeper"), key=lambda arm: result.rate(arm).median)
     ratio = result.ratio("safekeeper", best)

@@ -29,8 +29,8 @@ WANTED = 100_000
 
 
 @dataclass
-class Arm:
-    """One thing that is measured."""
+class SaveLoop:
+    """One way to save that is measured."""
 
     name: str
     run: Callable[[int], None]
@@ -72,14 +72,14 @@ def through_a_keeper(serializer: str | None, overflow: Overflow, *, called_back:
     return run
 
 
-RAW = Arm("serializer raw, block", through_a_keeper("raw", "block"))
+RAW = SaveLoop("serializer raw, block", through_a_keeper("raw", "block"))
 ARMS = [
-    Arm("the backend alone", direct),
-    Arm("serializer None, block", through_a_keeper(None, "block")),
+    SaveLoop("the backend alone", direct),
+    SaveLoop("serializer None, block", through_a_keeper(None, "block")),
     RAW,
-    Arm("serializer raw, coalesce", through_a_keeper("raw", "coalesce")),
-    Arm("serializer raw, block, callback", through_a_keeper("raw", "block", called_back=True)),
-    Arm("serializer msgpack, block", through_a_keeper("msgpack", "block")),
+    SaveLoop("serializer raw, coalesce", through_a_keeper("raw", "coalesce")),
+    SaveLoop("serializer raw, block, callback", through_a_keeper("raw", "block", called_back=True)),
+    SaveLoop("serializer msgpack, block", through_a_keeper("msgpack", "block")),
 ]
 
 

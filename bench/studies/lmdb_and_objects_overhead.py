@@ -30,7 +30,7 @@ import xxhash
 
 import safekeeper
 from safekeeper import Batch, CheckpointId
-from safekeeper.bench.harness.interleave import AT_MOST_15_PERCENT_OVER, Result, interleave, report
+from safekeeper.bench.harness.interleave import AT_MOST_15_PERCENT_OVER, Interleaved, interleave, report
 from safekeeper.dev.process import DevError
 from safekeeper.dev.s3 import SETTINGS, S3Server
 
@@ -157,7 +157,7 @@ def s3_arms(server: S3Server, stack: ExitStack) -> dict[str, Prepare]:
     }
 
 
-def tables(folder: Path, server: S3Server | None, options: argparse.Namespace) -> Iterator[Result]:
+def tables(folder: Path, server: S3Server | None, options: argparse.Namespace) -> Iterator[Interleaved]:
     """A table per store and shape."""
     stores: dict[str, Callable[[Path, ExitStack], dict[str, Prepare]]] = {
         "lmdb, sync=always": partial(lmdb_arms, True),

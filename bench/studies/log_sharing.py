@@ -19,9 +19,9 @@ from typing import Final
 
 from safekeeper import Batch, CheckpointId
 from safekeeper.backends.log.backend import LogBackend
-from safekeeper.bench.harness.interleave import Result, interleave, report
+from safekeeper.bench.harness.interleave import Interleaved, interleave, report
 from safekeeper.bench.studies.log_write_path.arms import IDS, VALUES, mixed
-from safekeeper.bench.ycsb.peers import Keeper
+from safekeeper.bench.ycsb.peers import BackendPeer
 from safekeeper.testing.peer import Peer
 
 _LEAST: Final = 0.95
@@ -43,10 +43,10 @@ def leave_sharing_out(store: LogBackend) -> None:
     vars(log.root).update(highest_beside=lambda _: 0, folders=lambda: own, refresh=lambda: own)
 
 
-def table(folder: Path, threads: int, rounds: int, seconds: float) -> Result:
+def table(folder: Path, threads: int, rounds: int, seconds: float) -> Interleaved:
     """The three arms with so many threads."""
     with ExitStack() as open_stores:
-        stores = {name: Keeper(f"log://{folder}/{name}") for name in ("alone", "shared", "among-others")}
+        stores = {name: BackendPeer(f"log://{folder}/{name}") for name in ("alone", "shared", "among-others")}
         for store in stores.values():
             open_stores.callback(store.close)
             store.save_all(list(zip(IDS, VALUES, strict=True)))

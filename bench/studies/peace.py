@@ -32,7 +32,7 @@ from safekeeper.bench.harness.plots import figure, figures, legend, page
 from safekeeper.bench.harness.svg import Axis, Series, line_plot
 
 with needs_laboratory():
-    from safekeeper.bench.lab.peace_site import PEACE, PLANNED, STOCK, STRICT, Checkpoint, Run, Setting, Site
+    from safekeeper.bench.lab.peace_site import PEACE, PLANNED, STOCK, STRICT, Checkpoint, PeaceSite, Run, Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def plot_of(rounds: Rounds) -> str:
 
 
 def measure(
-    site: Site, setting: Setting, scenario: Scenario, arms: Sequence[str], rounds: int, seconds: float
+    site: PeaceSite, setting: Setting, scenario: Scenario, arms: Sequence[str], rounds: int, seconds: float
 ) -> Rounds:
     """Run all *arms* so many times, in rotated order; no new round begins after *seconds*."""
     give_up = time.monotonic() + seconds
@@ -194,7 +194,7 @@ def main() -> None:
         f" capacities: wire {setting.wire}, link {setting.link} chunks a timestep"
     )
     plots = []
-    with Site(setting) as site:
+    with PeaceSite(setting) as site:
         for scenario in chosen:
             rounds = measure(site, setting, scenario, arms, 1 if given.quick else given.rounds, given.seconds)
             console.print(table_of(rounds))

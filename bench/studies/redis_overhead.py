@@ -24,7 +24,7 @@ import redis
 
 import safekeeper
 from safekeeper.backend import Backend, Batch, CheckpointId
-from safekeeper.bench.harness.interleave import AT_MOST_15_PERCENT_OVER, Result, interleave, report
+from safekeeper.bench.harness.interleave import AT_MOST_15_PERCENT_OVER, Interleaved, interleave, report
 from safekeeper.dev.redis import RedisServer
 
 IDS = 1000
@@ -37,8 +37,8 @@ Operation = Callable[[random.Random], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
-    """One way of doing the work."""
+class SaveAndFetch:
+    """One way of doing the work: how it saves and how it fetches."""
 
     save: Operation
     fetch: Operation
@@ -61,7 +61,7 @@ class Arm:
         return operations / (time.perf_counter() - started)
 
 
-def arms(store: Backend, client: redis.Redis, batch: int) -> dict[str, Arm]:
+def arms(store: Backend, client: redis.Redis, batch: int) -> dict[str, SaveAndFetch]:
     """Ours and the driver's, for saves of *batch* ids at a time."""
     value = random.Random(0).randbytes(VALUE_BYTES)  # noqa: S311 - any bytes will do
     keys = [b"key%06d" % number for number in range(IDS)]
@@ -80,8 +80,8 @@ def arms(store: Backend, client: redis.Redis, batch: int) -> dict[str, Arm]:
                 transaction.execute()
 
     return {
-        "redis-py": Arm(save_by_driver, lambda dice: client.hget("bench", dice.choice(keys))),
-        "safekeeper": Arm(
+        "redis-py": SaveAndFetch(save_by_driver, lambda dice: client.hget("bench", dice.choice(keys))),
+        "safekeeper": SaveAndFetch(
             lambda dice: store.write(Batch({ids[key]: value for key in chosen(dice)})),
             lambda dice: store.read([ids[dice.choice(keys)]]),
         ),
@@ -93,7 +93,7 @@ def redis_settings(appendfsync: str) -> dict[str, Any]:
     return {"appendonly": "no"} if appendfsync == "off" else {"appendonly": "yes", "appendfsync": appendfsync}
 
 
-def measure(appendfsync: str, threads_tried: Sequence[int], rounds: int, seconds: float) -> Iterator[Result]:
+def measure(appendfsync: str, threads_tried: Sequence[int], rounds: int, seconds: float) -> Iterator[Interleaved]:
     """A result for each size of a save and each number of threads."""
     with (
         tempfile.TemporaryDirectory() as folder,

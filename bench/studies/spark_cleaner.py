@@ -57,7 +57,7 @@ _SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class CleanerScale:
     """How much to measure."""
 
     keys: int
@@ -65,14 +65,14 @@ class Size:
     rounds: int
 
 
-FULL = Size(200_000, 40, 3)
-QUICK = Size(40_000, 10, 1)
+FULL = CleanerScale(200_000, 40, 3)
+QUICK = CleanerScale(40_000, 10, 1)
 
 Found = dict[str, float]
 """A turn's numbers, by the names in `MEASURES`."""
 
 
-def write_inputs(folder: Path, way: str, size: Size) -> list[Path]:
+def write_inputs(folder: Path, way: str, size: CleanerScale) -> list[Path]:
     """A file for each batch: the first has every key, the last is for the restart."""
     folder.mkdir()
     paths = []
@@ -117,7 +117,7 @@ def _run(session: SparkSession, folder: Path, inputs: Sequence[Path]) -> list[di
     return [{"commitTimeMs": state.commitTimeMs, **state.customMetrics} for state in states]
 
 
-def measure(size: Size, limits: list[str], folder: Path) -> dict[str, dict[str, list[Found]]]:
+def measure(size: CleanerScale, limits: list[str], folder: Path) -> dict[str, dict[str, list[Found]]]:
     """All turns, by the way of updating and the setting."""
     inputs = {way: write_inputs(folder / way, way, size) for way in WAYS}
     found: dict[str, dict[str, list[Found]]] = {way: {limit: [] for limit in limits} for way in WAYS}

@@ -31,9 +31,9 @@ from safekeeper.bench.harness.goals import Goal
 from safekeeper.bench.harness.interleave import Spread, interleave
 from safekeeper.bench.ycsb.clients import Share, run_in_processes
 from safekeeper.bench.ycsb.compare import compare
-from safekeeper.bench.ycsb.properties import Settings, load_file
+from safekeeper.bench.ycsb.properties import YcsbSettings, load_file
 from safekeeper.bench.ycsb.recover import measure
-from safekeeper.bench.ycsb.runner import Result
+from safekeeper.bench.ycsb.runner import RunResult
 from safekeeper.bench.ycsb.stores import open_store
 from safekeeper.dev.process import DevError
 
@@ -48,7 +48,7 @@ _KEPT = 0.9  # of a rate; the end of a short run takes a part of it
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class ThesisScale:
     """How much to measure."""
 
     rounds: int
@@ -63,10 +63,10 @@ class Scale:
     """In table 5.1 without a sync each; with one it is a hundredth."""
 
 
-FULL = Scale(
+FULL = ThesisScale(
     10, (1, 2, 4, 8, 16, 32), 10_000, 10_000, (1000, 10_000, 100_000, 1_000_000), (1000, 10_000, 100_000), 30, 10**6
 )
-QUICK = Scale(3, (1, 4, 16), 500, 1_000, (1000, 1_000_000), (1000, 3000), 3, 10**5)
+QUICK = ThesisScale(3, (1, 4, 16), 500, 1_000, (1000, 1_000_000), (1000, 3000), 3, 10**5)
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ThesisSite:
     """Where to measure."""
 
     folder: Path
@@ -123,9 +123,9 @@ class Site:
         return [f"{scheme}://{self.folder}/{experiment}-{scheme}" for scheme in ("file", "log")]
 
 
-def throughput_and_latency(site: Site, scale: Scale) -> Finding:
+def throughput_and_latency(site: ThesisSite, scale: ThesisScale) -> Finding:
     """4.1 and 5.1: nine writes to one read of 1 KB, more and more threads."""
-    settings = Settings.of(load_file("s4thesis") | {"operationcount": str(scale.operations)})
+    settings = YcsbSettings.of(load_file("s4thesis") | {"operationcount": str(scale.operations)})
     urls = site.urls("4.1")
     found = compare(urls, settings, threads=scale.threads, rounds=scale.rounds)
     finding = Finding(
@@ -148,7 +148,7 @@ def throughput_and_latency(site: Site, scale: Scale) -> Finding:
     return finding
 
 
-def index_rebuild(site: Site, scale: Scale) -> Finding:
+def index_rebuild(site: ThesisSite, scale: ThesisScale) -> Finding:
     """4.2: opening a log whose writer was killed, against the number of ids."""
     finding = Finding(
         "4.2  opening a log after a kill, entries of some 70 bytes",
@@ -162,7 +162,7 @@ def index_rebuild(site: Site, scale: Scale) -> Finding:
     return finding
 
 
-def word_count(site: Site, scale: Scale) -> Finding:
+def word_count(site: ThesisSite, scale: ThesisScale) -> Finding:
     """4.5 and 4.6: one checkpoint an event, at a rate that every store keeps, then lazy reads.
 
     The thesis took 400/s because that was the most that file took. A store that is given more than it takes builds up a
@@ -174,7 +174,7 @@ def word_count(site: Site, scale: Scale) -> Finding:
     slowest = min(_most_without_drops(url, 1000, scale.seconds, processes) for url in urls)
     target = min(RATE, slowest / 2)
     given = {"operationcount": str(scale.events), "target": str(target), "keeper.overflow": "drop-oldest"}
-    writing = Settings.of(load_file("wordcount") | KEEPER | given)
+    writing = YcsbSettings.of(load_file("wordcount") | KEEPER | given)
     reading = dataclasses.replace(
         writing,
         readproportion=1.0,
@@ -217,7 +217,7 @@ def word_count(site: Site, scale: Scale) -> Finding:
     return finding
 
 
-def throughput_against_ids(site: Site, scale: Scale) -> Finding:
+def throughput_against_ids(site: ThesisSite, scale: ThesisScale) -> Finding:
     """4.7: the most checkpoints a second without a drop, against the number of ids."""
     finding = Finding(
         f"4.7  checkpoints a second without drops, against the number of ids, {scale.rounds} rounds",
@@ -239,7 +239,7 @@ def _most_without_drops(url: str, ids: int, seconds: float, processes: int) -> f
     """Checkpoints a second with a queue that makes the caller wait: the most that it takes without dropping any."""
     properties = {"recordcount": str(ids), "target": "0", "operationcount": "0", "requestdistribution": "uniform"}
     properties |= {"maxexecutiontime": str(seconds), "keeper.overflow": "block"}
-    settings = Settings.of(load_file("wordcount") | KEEPER | properties)
+    settings = YcsbSettings.of(load_file("wordcount") | KEEPER | properties)
     Share(url, "load", dataclasses.replace(settings, maxexecutiontime=0.0)).run()
     return _run(Share(url, "run", settings), processes).throughput
 
@@ -248,7 +248,7 @@ def _milliseconds(rate: Spread) -> str:
     return f"{1000 / rate.median:.2f} ({1000 / rate.high:.2f}-{1000 / rate.low:.2f})"
 
 
-def small_writes(site: Site, scale: Scale) -> Finding:
+def small_writes(site: ThesisSite, scale: ThesisScale) -> Finding:
     """Table 5.1, without its contradictions: 10-byte writes into one file, one sync each or one at the end."""
     few = scale.small_writes // 100
     finding = Finding(
@@ -289,11 +289,11 @@ def _processes(urls: Sequence[str]) -> int:
     return PROCESSES if min(scopes) >= Scope.HOST else 1
 
 
-def _run(share: Share, processes: int) -> Result:
+def _run(share: Share, processes: int) -> RunResult:
     return run_in_processes(share, processes) if processes > 1 else share.run()
 
 
-EXPERIMENTS: dict[str, Callable[[Site, Scale], Finding]] = {
+EXPERIMENTS: dict[str, Callable[[ThesisSite, ThesisScale], Finding]] = {
     "4.1": throughput_and_latency,
     "4.2": index_rebuild,
     "4.5": word_count,
@@ -304,7 +304,7 @@ EXPERIMENTS: dict[str, Callable[[Site, Scale], Finding]] = {
 
 
 @contextmanager
-def started_servers(folder: Path) -> Iterator[Site]:
+def started_servers(folder: Path) -> Iterator[ThesisSite]:
     """A place with Redis and HBase running beside it, or with what is missing for that."""
     starts: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "redis": lambda: _dev("redis").RedisServer(folder / "redis", appendonly="yes", appendfsync="always"),
@@ -317,7 +317,7 @@ def started_servers(folder: Path) -> Iterator[Site]:
                 urls.append(running.enter_context(start()).url)
             except (ModuleNotFoundError, DevError) as error:
                 missing.append(f"{name} is not measured: {error}")
-        yield Site(folder, urls, missing)
+        yield ThesisSite(folder, urls, missing)
 
 
 def _dev(name: str) -> Any:
@@ -335,7 +335,7 @@ def main() -> None:
     options = parser.parse_args()
     scale = QUICK if options.quick else FULL
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        alone = Site(Path(folder), options.store)
+        alone = ThesisSite(Path(folder), options.store)
         for name, experiment in EXPERIMENTS.items():
             if options.only not in (None, name):
                 continue

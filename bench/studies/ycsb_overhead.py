@@ -18,7 +18,7 @@ from rich.table import Table
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.bench.harness.goals import Goal
 from safekeeper.bench.ycsb.compare import all_operations
-from safekeeper.bench.ycsb.properties import Settings, load_file
+from safekeeper.bench.ycsb.properties import YcsbSettings, load_file
 from safekeeper.bench.ycsb.runner import Runner
 from safekeeper.bench.ycsb.workload import Workload
 
@@ -28,7 +28,7 @@ WANTED = 150_000
 
 def measure(name: str, operations: int) -> tuple[float, float, float]:
     """Operations a second by the wall and by processor time, and the share inside the store."""
-    settings = Settings.of(load_file(name) | {"operationcount": str(operations)})
+    settings = YcsbSettings.of(load_file(name) | {"operationcount": str(operations)})
     with MemoryBackend() as store:
         runner = Runner(Workload(settings), store)
         runner.load()

@@ -20,8 +20,8 @@ from time import perf_counter_ns as now
 from safekeeper.backend import Backend, Scope
 from safekeeper.bench.ycsb.keeper_session import SESSIONS
 from safekeeper.bench.ycsb.measurements import Measurements, Recorder
-from safekeeper.bench.ycsb.properties import Settings
-from safekeeper.bench.ycsb.runner import INTERRUPTED, Phase, Result, Runner
+from safekeeper.bench.ycsb.properties import YcsbSettings
+from safekeeper.bench.ycsb.runner import INTERRUPTED, Phase, Runner, RunResult
 from safekeeper.bench.ycsb.stores import open_store
 from safekeeper.bench.ycsb.workload import Workload
 from safekeeper.errors import BadUrl, SafekeeperError, Unavailable
@@ -33,9 +33,9 @@ class Share:
 
     url: str
     phase: Phase
-    settings: Settings
+    settings: YcsbSettings
 
-    def run(self, *, status: bool = False, stop: Callable[[], bool] = lambda: False) -> Result:
+    def run(self, *, status: bool = False, stop: Callable[[], bool] = lambda: False) -> RunResult:
         """Open the store, do it and close the store, which is measured as YCSB's `CLEANUP`.
 
         When *stop* says so, it ends early with what it has.
@@ -47,7 +47,7 @@ class Share:
             return _close(store, result)
 
 
-def _close(store: Backend, result: Result) -> Result:
+def _close(store: Backend, result: RunResult) -> RunResult:
     """Close *store*; *result* with how long that took. What was measured is kept also if it fails."""
     recorder, started, partial = Recorder(result.measurements), now(), result.partial
     try:
@@ -83,12 +83,12 @@ def split(share: Share, clients: int) -> list[Share]:
     return shares
 
 
-def merge(results: Sequence[Result]) -> Result:
+def merge(results: Sequence[RunResult]) -> RunResult:
     """What all clients measured, as one result."""
     together = Measurements()
     for result in results:
         together.merge(result.measurements)
-    return Result(
+    return RunResult(
         results[0].phase,
         max(result.seconds for result in results),
         sum(result.operations for result in results),
@@ -99,7 +99,7 @@ def merge(results: Sequence[Result]) -> Result:
     )
 
 
-def run_in_processes(share: Share, processes: int) -> Result:
+def run_in_processes(share: Share, processes: int) -> RunResult:
     """Run *share* from so many processes of this machine. At Ctrl-C they end and what they measured is kept."""
     require_scope(share.url, Scope.HOST)
     shares = split(share, processes)
@@ -127,13 +127,13 @@ def _set_gate(gate: Barrier) -> None:
     _gate = gate
 
 
-def _run_together(share: Share) -> Result:
+def _run_together(share: Share) -> RunResult:
     try:
         if _gate is not None:
             _gate.wait()  # what it takes to start a process is no part of the run
         return share.run()
     except KeyboardInterrupt:  # before or after the part in which the runner keeps what it has
-        return Result(share.phase, 0.0, 0, Measurements(), INTERRUPTED)
+        return RunResult(share.phase, 0.0, 0, Measurements(), INTERRUPTED)
 
 
 @contextmanager

@@ -18,9 +18,9 @@ from safekeeper.backend import Backend, SupportsStats, Survives
 from safekeeper.bench.harness.interleave import Spread, interleave
 from safekeeper.bench.ycsb.keeper_session import SESSIONS
 from safekeeper.bench.ycsb.measurements import Latencies
-from safekeeper.bench.ycsb.properties import BadProperty, Settings
+from safekeeper.bench.ycsb.properties import BadProperty, YcsbSettings
 from safekeeper.bench.ycsb.recover import Recovery, measure
-from safekeeper.bench.ycsb.runner import INTERRUPTED, Result, Runner
+from safekeeper.bench.ycsb.runner import INTERRUPTED, Runner, RunResult
 from safekeeper.bench.ycsb.stores import Baseline, open_store
 from safekeeper.bench.ycsb.workload import Workload
 from safekeeper.errors import BadUrl, SafekeeperError
@@ -76,7 +76,7 @@ class Comparison:
     """What `compare` found. A store that failed is in `failed` with the reason, and has only the rounds before that."""
 
     workload: str
-    settings: Settings
+    settings: YcsbSettings
     points: list[Point]
     partial: str = ""
     """Why it ended early; empty if it did not."""
@@ -96,7 +96,7 @@ class Comparison:
 
 def compare(
     urls: Sequence[str],
-    settings: Settings,
+    settings: YcsbSettings,
     *,
     workload: str = "",
     threads: Sequence[int] = (1,),
@@ -158,7 +158,7 @@ def _can_recover(store: Backend) -> bool:
     return Survives.PROCESS in store.survives and not isinstance(store, Baseline)
 
 
-def _runner(settings: Settings, store: Backend) -> Runner:
+def _runner(settings: YcsbSettings, store: Backend) -> Runner:
     return Runner(Workload(settings), store, open_sessions=SESSIONS[settings.driver])
 
 
@@ -187,7 +187,7 @@ def _run(found: Comparison, point: Point, store: Backend, said: Callable[[str], 
     return result.throughput
 
 
-def _keep(found: Comparison, url: str, run: Callable[[], Result]) -> Result | None:
+def _keep(found: Comparison, url: str, run: Callable[[], RunResult]) -> RunResult | None:
     """The whole result of *run*, or None, with the reason kept, if the store of *url* has failed now or before."""
     result = None
     if url not in found.failed:
@@ -203,7 +203,7 @@ def _keep(found: Comparison, url: str, run: Callable[[], Result]) -> Result | No
     return result
 
 
-def all_operations(result: Result) -> Latencies:
+def all_operations(result: RunResult) -> Latencies:
     """The latencies of all operations that succeeded, together."""
     together = Latencies()
     for name, latencies in result.measurements.totals().items():
@@ -212,7 +212,7 @@ def all_operations(result: Result) -> Latencies:
     return together
 
 
-def errors_of(result: Result) -> int:
+def errors_of(result: RunResult) -> int:
     """How many operations failed; a save that a newer one took the place of did not."""
     counts = result.measurements.returns.items()
     return sum(count for (_, code), count in counts if code not in ("OK", "SUPERSEDED"))

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 
 from safekeeper.bench.ycsb.measurements import Latencies
 from safekeeper.bench.ycsb.properties import Exporter
-from safekeeper.bench.ycsb.runner import Result
+from safekeeper.bench.ycsb.runner import RunResult
 from safekeeper.keeper.metrics import Histogram, Metrics
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ExportRow:
     """One number: `[READ], AverageLatency(us), 12.5`."""
 
     metric: str
@@ -21,12 +21,12 @@ class Row:
     value: int | float
 
 
-def rows(result: Result, percentiles: tuple[float, ...]) -> Iterator[Row]:
+def rows(result: RunResult, percentiles: tuple[float, ...]) -> Iterator[ExportRow]:
     """Every number of *result*, in YCSB's order. Only a partial result has a `Complete`, which is 0."""
-    yield Row("OVERALL", "RunTime(ms)", int(result.seconds * 1000))
-    yield Row("OVERALL", "Throughput(ops/sec)", result.throughput)
+    yield ExportRow("OVERALL", "RunTime(ms)", int(result.seconds * 1000))
+    yield ExportRow("OVERALL", "Throughput(ops/sec)", result.throughput)
     if result.partial:
-        yield Row("OVERALL", "Complete", 0)
+        yield ExportRow("OVERALL", "Complete", 0)
     totals = result.measurements.totals()
     returns = result.measurements.returns
     for name in sorted(totals.keys() | {name for name, _ in returns}):
@@ -34,32 +34,32 @@ def rows(result: Result, percentiles: tuple[float, ...]) -> Iterator[Row]:
             yield from _latency_rows(name, totals[name], percentiles)
         for (of, code), count in sorted(returns.items()):
             if of == name:
-                yield Row(name, f"Return={code}", count)
+                yield ExportRow(name, f"Return={code}", count)
     if result.measurements.keeper is not None:
         yield from _keeper_rows(result.measurements.keeper, percentiles)
 
 
-def _latency_rows(name: str, latencies: Latencies, percentiles: tuple[float, ...]) -> Iterator[Row]:
-    yield Row(name, "Operations", latencies.count)
-    yield Row(name, "AverageLatency(us)", latencies.mean / 1000)
-    yield Row(name, "MinLatency(us)", latencies.least // 1000)
-    yield Row(name, "MaxLatency(us)", latencies.most // 1000)
+def _latency_rows(name: str, latencies: Latencies, percentiles: tuple[float, ...]) -> Iterator[ExportRow]:
+    yield ExportRow(name, "Operations", latencies.count)
+    yield ExportRow(name, "AverageLatency(us)", latencies.mean / 1000)
+    yield ExportRow(name, "MinLatency(us)", latencies.least // 1000)
+    yield ExportRow(name, "MaxLatency(us)", latencies.most // 1000)
     for percent in percentiles:
-        yield Row(name, f"{_ordinal(percent)}PercentileLatency(us)", latencies.percentile(percent) // 1000)
+        yield ExportRow(name, f"{_ordinal(percent)}PercentileLatency(us)", latencies.percentile(percent) // 1000)
 
 
-def _keeper_rows(metrics: Metrics, percentiles: tuple[float, ...]) -> Iterator[Row]:
+def _keeper_rows(metrics: Metrics, percentiles: tuple[float, ...]) -> Iterator[ExportRow]:
     """What a keeper measured itself. Its percentiles are bounds: at most twice too high."""
     for name in ("saves", "stored", "superseded", "dropped", "rejected", "expired", "failed", "batches", "retries"):
-        yield Row("KEEPER", name.capitalize(), getattr(metrics, name))
-    yield Row("KEEPER", "BytesWritten", metrics.bytes_written)
+        yield ExportRow("KEEPER", name.capitalize(), getattr(metrics, name))
+    yield ExportRow("KEEPER", "BytesWritten", metrics.bytes_written)
     for name in ("serialization_wait", "serialize", "storage_wait", "store", "sync"):
         histogram: Histogram = getattr(metrics, name)
         metric = f"KEEPER-{name.upper().replace('_', '-')}"
-        yield Row(metric, "Operations", histogram.count)
-        yield Row(metric, "AverageLatency(us)", histogram.mean * 1e6)
+        yield ExportRow(metric, "Operations", histogram.count)
+        yield ExportRow(metric, "AverageLatency(us)", histogram.mean * 1e6)
         for percent in percentiles:
-            yield Row(metric, f"{percent:g}PercentileBound(us)", int(histogram.quantile(percent / 100) * 1e6))
+            yield ExportRow(metric, f"{percent:g}PercentileBound(us)", int(histogram.quantile(percent / 100) * 1e6))
 
 
 def _ordinal(percent: float) -> str:
@@ -70,7 +70,7 @@ def _ordinal(percent: float) -> str:
     return f"{number}{suffix}"
 
 
-def export(result: Result, percentiles: tuple[float, ...], exporter: Exporter) -> str:
+def export(result: RunResult, percentiles: tuple[float, ...], exporter: Exporter) -> str:
     """*result* as text in one of YCSB's formats, with the end of the last line."""
     all_rows = list(rows(result, percentiles))
     match exporter:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from safekeeper.backend import Scope
 from safekeeper.bench.ycsb.clients import Share, merge, require_scope, split
-from safekeeper.bench.ycsb.runner import Result
+from safekeeper.bench.ycsb.runner import RunResult
 from safekeeper.errors import BadUrl, SafekeeperError, Unavailable
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _SECONDS_FOR_SLOTS = 60  # until executors have come; Spark's own default is ten
 _TO_CONNECT = 10.0
 
 
-def run_on_spark(share: Share, master: str, clients: int) -> Result:
+def run_on_spark(share: Share, master: str, clients: int) -> RunResult:
     """Run *share* from so many tasks of the Spark at *master*. Raise `BadUrl` if they could not share the store.
 
     At Ctrl-C the clients end and what they measured is kept.
@@ -55,7 +55,7 @@ def run_on_spark(share: Share, master: str, clients: int) -> Result:
         return merge(_run_clients(context, shares))
 
 
-def _run_clients(context: SparkContext, shares: list[Share]) -> list[Result]:
+def _run_clients(context: SparkContext, shares: list[Share]) -> list[RunResult]:
     from py4j.protocol import Py4JJavaError
 
     with _stopped_by_ctrl_c(context, len(shares)) as address:
@@ -68,7 +68,7 @@ def _run_clients(context: SparkContext, shares: list[Share]) -> list[Result]:
     return list(map(_result, found))
 
 
-def _result(found: Result | SafekeeperError) -> Result:
+def _result(found: RunResult | SafekeeperError) -> RunResult:
     if isinstance(found, SafekeeperError):
         raise found
     return found
@@ -95,7 +95,7 @@ def _stopped_by_ctrl_c(context: SparkContext, clients: int) -> Iterator[tuple[st
             signal.signal(signal.SIGINT, before)
 
 
-def _run_task(shares: Iterable[Share], driver: tuple[str, int]) -> Iterator[Result | SafekeeperError]:
+def _run_task(shares: Iterable[Share], driver: tuple[str, int]) -> Iterator[RunResult | SafekeeperError]:
     from pyspark import BarrierTaskContext
 
     with _connected(driver) as stop:

@@ -15,7 +15,7 @@ from safekeeper import Batch, CheckpointId, Columns
 Items = Sequence[tuple[bytes, bytes]]
 
 
-class Arm(Protocol):
+class EmbeddedStore(Protocol):
     """A store in its simplest form."""
 
     def save(self, key: bytes, value: bytes) -> None:
@@ -31,8 +31,8 @@ class Arm(Protocol):
         """Give everything back."""
 
 
-class Keeper:
-    """A safekeeper backend."""
+class BackendPeer:
+    """A safekeeper backend, as a store in its simplest form."""
 
     def __init__(self, url: str) -> None:
         self._store = safekeeper.open(url)
@@ -53,7 +53,7 @@ class Keeper:
         self._store.close()
 
 
-class Raw:
+class RawFile:
     """Bytes at the end of a file and `fdatasync`, in a loop: the limit, with an index that is a dict."""
 
     def __init__(self, folder: Path, ahead: int = 0) -> None:
@@ -201,8 +201,8 @@ class RocksDb:
         self._db.close()
 
 
-PEERS: dict[str, Callable[[Path], Arm]] = {
-    "file": lambda folder: Keeper(f"file://{folder}"),
+PEERS: dict[str, Callable[[Path], EmbeddedStore]] = {
+    "file": lambda folder: BackendPeer(f"file://{folder}"),
     "lmdb": Lmdb,
     "sqlite": Sqlite,
     "leveldb": LevelDb,

@@ -1,9 +1,9 @@
-"""YCSB's properties: the Java file format, and YCSB's names and defaults as one value, `Settings`.
+"""YCSB's properties: the Java file format, and YCSB's names and defaults as one value, `YcsbSettings`.
 
-    settings = Settings.of(load_file("workloada") | parse_assignments(["recordcount=100000"]))
+    settings = YcsbSettings.of(load_file("workloada") | parse_assignments(["recordcount=100000"]))
 
 Files written for YCSB are read as they are. What they set for other parts of YCSB (`workload`, a binding's settings) is
-listed in `Settings.ignored`, so that a misspelt name shows.
+listed in `YcsbSettings.ignored`, so that a misspelt name shows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _named(name: str, default: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class YcsbSettings:
     """YCSB's core properties, each with YCSB's name and default."""
 
     table: str = "usertable"
@@ -149,7 +149,7 @@ class Settings:
         return max(self.recordcount - self.insertstart, 0) if self.insertcount < 0 else self.insertcount
 
     @classmethod
-    def of(cls, properties: Mapping[str, str]) -> Settings:
+    def of(cls, properties: Mapping[str, str]) -> YcsbSettings:
         """The settings that *properties* make. Raise `BadProperty` where a value makes no sense."""
         hints = get_type_hints(cls)
         names = {_property_name(f.name): f.name for f in dataclasses.fields(cls)[:-2]}
@@ -177,13 +177,13 @@ _PROPORTIONS = (
 
 
 def _property_name(field_name: str) -> str:
-    metadata: Mapping[str, str] = Settings.__dataclass_fields__[field_name].metadata
+    metadata: Mapping[str, str] = YcsbSettings.__dataclass_fields__[field_name].metadata
     return metadata.get("name", field_name)
 
 
 def known_names() -> list[str]:
     """The names of all properties that mean something here."""
-    return [_property_name(f.name) for f in dataclasses.fields(Settings)[:-2]]
+    return [_property_name(f.name) for f in dataclasses.fields(YcsbSettings)[:-2]]
 
 
 def guess(name: str) -> str:

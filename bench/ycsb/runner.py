@@ -39,7 +39,7 @@ _KEPT = 0.98  # of the target rate, to call it kept
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RunResult:
     """What a run or load measured."""
 
     phase: Phase
@@ -113,13 +113,13 @@ class Runner:
         self._status = status
         self._stop = stop
 
-    def load(self) -> Result:
+    def load(self) -> RunResult:
         """Insert the records."""
         if not self._settings.inserts:
             raise BadProperty("recordcount=0: say how many records to load, -p recordcount=1000")
         return self._do("load", self._settings.inserts, self._settings.maxexecutiontime)
 
-    def run(self) -> Result:
+    def run(self) -> RunResult:
         """Do the operations, after the warm-up if there is one."""
         settings = self._settings
         if not settings.operationcount and not settings.maxexecutiontime:
@@ -130,13 +130,13 @@ class Runner:
                 return warm
         return self._do("run", settings.operationcount, settings.maxexecutiontime)
 
-    def _do(self, phase: Phase, operations: int, seconds: float) -> Result:
+    def _do(self, phase: Phase, operations: int, seconds: float) -> RunResult:
         measurements, control = Measurements(), _Control()
         with self._open_sessions(self._backend, self._workload, self._sources(), measurements) as sessions:
             control.recorders = [session.recorder for session in sessions]
             took = self._run_threads(phase, sessions, operations, seconds, control, measurements)
         remarks = tuple(self._remarks()) if phase == "run" else ()
-        return Result(phase, took, control.operations, measurements, control.partial, remarks, self._settings.target)
+        return RunResult(phase, took, control.operations, measurements, control.partial, remarks, self._settings.target)
 
     def _run_threads(
         self,

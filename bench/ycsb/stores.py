@@ -1,9 +1,9 @@
-"""What backends are compared with, behind the same runner: other embedded stores, each synced on every write.
+"""Opens every store: a backend by its URL, or an embedded store to compare it with, synced on every write.
 
     raw:///path     rocksdict:///path     sqlite:///path     leveldb:///path
 
-They keep bytes under keys and nothing more: no checksums, no listing, no deletes, no way back in after closing. So they
-are stores for one comparison, not backends, and begin with a folder that is not there yet.
+The embedded ones keep bytes under keys and nothing more: no checksums, no listing, no deletes, no way back in after
+closing. So they are stores for one comparison, not backends, and begin with a folder that is not there yet.
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ from typing import NoReturn, Self
 import safekeeper
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope
 from safekeeper.backends.shared.local_files import make_folder, survives_on
-from safekeeper.bench.ycsb.peers import Arm, LevelDb, Raw, RocksDb, Sqlite
+from safekeeper.bench.ycsb.peers import EmbeddedStore, LevelDb, RawFile, RocksDb, Sqlite
 from safekeeper.errors import BadUrl
 from safekeeper.url import Url
 
-BASELINES: dict[str, Callable[[Path], Arm]] = {"raw": Raw, "rocksdict": RocksDb, "sqlite": Sqlite, "leveldb": LevelDb}
+BASELINES: dict[str, Callable[[Path], EmbeddedStore]] = {
+    "raw": RawFile,
+    "rocksdict": RocksDb,
+    "sqlite": Sqlite,
+    "leveldb": LevelDb,
+}
 """By scheme."""
 
 
@@ -28,7 +33,7 @@ class Baseline(Backend):
 
     scope = Scope.PROCESS
 
-    def __init__(self, arm: Callable[[Path], Arm], folder: Path) -> None:
+    def __init__(self, arm: Callable[[Path], EmbeddedStore], folder: Path) -> None:
         super().__init__()
         if folder.exists():
             raise BadUrl(f"{folder} is there already: a baseline begins with a new folder, choose another path")

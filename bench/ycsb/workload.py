@@ -30,7 +30,7 @@ from safekeeper.bench.ycsb.generators import (
     UniformChooser,
     fnv64_of,
 )
-from safekeeper.bench.ycsb.properties import BadProperty, Settings
+from safekeeper.bench.ycsb.properties import BadProperty, YcsbSettings
 
 READ, UPDATE, INSERT, SCAN, READ_MODIFY_WRITE = range(5)
 """The kinds of operations, in YCSB's order."""
@@ -48,7 +48,7 @@ def _stream(draw: Callable[[int], NDArray[Any]]) -> Iterator[int]:
 class Ids(dict[int, CheckpointId]):
     """The id of each record by its number, made when first asked for."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: YcsbSettings) -> None:
         super().__init__()
         self._group = settings.table
         self._hashed = settings.insertorder == "hashed"
@@ -111,7 +111,7 @@ class ScanOrder:
 class Workload:
     """What all threads of a run share."""
 
-    settings: Settings
+    settings: YcsbSettings
 
     def __post_init__(self) -> None:
         largest = self.settings.fieldcount * self.settings.fieldlength
@@ -177,7 +177,7 @@ class Workload:
 class Values:
     """The content of records: random bytes, or bytes that follow from the record's key."""
 
-    def __init__(self, settings: Settings, random: np.random.Generator) -> None:
+    def __init__(self, settings: YcsbSettings, random: np.random.Generator) -> None:
         fields = settings.fieldcount
         lengths = Lengths(random, settings.fieldlengthdistribution, settings.minfieldlength, settings.fieldlength)
         largest = fields * settings.fieldlength

@@ -29,15 +29,15 @@ from rich.table import Table
 
 from safekeeper import Columns
 from safekeeper.bench.harness.goals import Goal
-from safekeeper.bench.harness.interleave import Result, interleave, report
+from safekeeper.bench.harness.interleave import Interleaved, interleave, report
 from safekeeper.bench.studies.log_write_path.arms import IDS, VALUES, mixed, opened, repeated
-from safekeeper.bench.ycsb.peers import Arm, Keeper
+from safekeeper.bench.ycsb.peers import BackendPeer, EmbeddedStore
 
 LARGE = os.urandom(16 << 20)
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class WritePathScale:
     """How much to measure."""
 
     rounds: int
@@ -47,8 +47,8 @@ class Scale:
     ids: tuple[int, ...]
 
 
-FULL = Scale(7, 1.0, (1, 2, 4, 8, 16, 32), (1_000, 10_000, 100_000, 1_000_000, 10_000_000))
-QUICK = Scale(5, 0.3, (1, 16), (1_000, 1_000_000))
+FULL = WritePathScale(7, 1.0, (1, 2, 4, 8, 16, 32), (1_000, 10_000, 100_000, 1_000_000, 10_000_000))
+QUICK = WritePathScale(5, 0.3, (1, 16), (1_000, 1_000_000))
 
 GOALS = {
     "1 thread": {"overwrite": 0.85, "raw": 1.0},
@@ -70,7 +70,7 @@ GOALS_FOR_IDS = {
 # --- the tables -------------------------------------------------------------------------------------------------------
 
 
-def threads_table(folder: Path, scale: Scale) -> Iterator[Result]:
+def threads_table(folder: Path, scale: WritePathScale) -> Iterator[Interleaved]:
     """90 % save, 10 % fetch. Raw loops have one thread; beside several threads they sync once per so many records."""
     for threads in scale.threads:
         with opened(folder / f"{threads}") as arms:
@@ -85,7 +85,7 @@ def threads_table(folder: Path, scale: Scale) -> Iterator[Result]:
             yield interleave(measures, scale.rounds, title)
 
 
-def group_table(folder: Path, scale: Scale) -> Iterator[Result]:
+def group_table(folder: Path, scale: WritePathScale) -> Iterator[Interleaved]:
     """16 records in one batch, one sync."""
     items = list(zip(IDS, VALUES, strict=True))[:16]
     with opened(folder) as arms:
@@ -95,7 +95,7 @@ def group_table(folder: Path, scale: Scale) -> Iterator[Result]:
         yield interleave(measures, scale.rounds, "16 records of 1 KB, one flush", "records/s")
 
 
-def bulk_table(folder: Path, scale: Scale) -> Iterator[Result]:
+def bulk_table(folder: Path, scale: WritePathScale) -> Iterator[Interleaved]:
     """10,000 records of 1 KB in one batch, for the log as Arrow columns."""
     keys = [b"%016d" % n for n in range(10_000)]
     items = [(key, os.urandom(1024)) for key in keys]
@@ -107,17 +107,17 @@ def bulk_table(folder: Path, scale: Scale) -> Iterator[Result]:
             name: partial(arm.save_all, items) for name, arm in arms.items() if name in ("lmdb", "leveldb", "rocksdb")
         }
         log = arms["log"]
-        assert isinstance(log, Keeper)
+        assert isinstance(log, BackendPeer)
         works = {"log": partial(log.save_columns, columns), "raw": partial(arms["raw"].save_all, whole), **works}
         measures = {name: partial(repeated, work, 2 * scale.seconds, 10_000) for name, work in works.items()}
         yield interleave(measures, scale.rounds, "batches of 10,000 x 1 KB as columns", "records/s")
 
 
-def large_table(folder: Path, scale: Scale) -> Iterator[Result]:
+def large_table(folder: Path, scale: WritePathScale) -> Iterator[Interleaved]:
     """Values of 16 MB."""
     turn = itertools.count()
 
-    def save(arm: Arm) -> None:
+    def save(arm: EmbeddedStore) -> None:
         arm.save(IDS[next(turn) % 4], LARGE)
 
     with opened(folder) as arms:
@@ -129,7 +129,7 @@ def large_table(folder: Path, scale: Scale) -> Iterator[Result]:
         yield interleave(measures, scale.rounds, "values of 16 MB", "MB/s")
 
 
-def judged(results: Iterable[Result]) -> Iterator[Result]:
+def judged(results: Iterable[Interleaved]) -> Iterator[Interleaved]:
     """The results, each followed by a line for each of its goals."""
     for result in results:
         yield result
@@ -145,7 +145,7 @@ TABLES = {"threads": threads_table, "group": group_table, "bulk": bulk_table, "l
 # --- opening and memory -----------------------------------------------------------------------------------------------
 
 
-def ids_table(folder: Path, scale: Scale) -> list[dict[str, float]]:
+def ids_table(folder: Path, scale: WritePathScale) -> list[dict[str, float]]:
     """How long opening takes and how much memory an id needs, each measured in a process of its own."""
     rows = []
     for ids in scale.ids:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from safekeeper.bench.ycsb.peers import PEERS, Arm, Keeper, Raw
+from safekeeper.bench.ycsb.peers import PEERS, BackendPeer, EmbeddedStore, RawFile
 
 IDS = [b"%016d" % n for n in range(1000)]
 VALUES = [os.urandom(1024) for _ in IDS]
@@ -23,12 +23,12 @@ _WRITTEN_BEFORE = 32 << 20
 
 
 @contextmanager
-def opened(folder: Path, peers: bool = True) -> Iterator[dict[str, Arm]]:
+def opened(folder: Path, peers: bool = True) -> Iterator[dict[str, EmbeddedStore]]:
     """The log, the raw loops and, if wanted, the other stores, each in a folder of its own."""
-    makers: dict[str, Callable[[Path], Arm]] = {
-        "log": lambda path: Keeper(f"log://{path}"),
-        "raw": Raw,
-        "overwrite": partial(Raw, ahead=_WRITTEN_BEFORE),
+    makers: dict[str, Callable[[Path], EmbeddedStore]] = {
+        "log": lambda path: BackendPeer(f"log://{path}"),
+        "raw": RawFile,
+        "overwrite": partial(RawFile, ahead=_WRITTEN_BEFORE),
         **(PEERS if peers else {}),
     }
     folder.mkdir(parents=True)
@@ -40,7 +40,7 @@ def opened(folder: Path, peers: bool = True) -> Iterator[dict[str, Arm]]:
             arm.close()
 
 
-def mixed(arm: Arm, threads: int, seconds: float) -> float:
+def mixed(arm: EmbeddedStore, threads: int, seconds: float) -> float:
     """Operations a second of so many threads, 90 % saves and 10 % fetches."""
     counts = [0] * threads
     end = time.perf_counter() + seconds

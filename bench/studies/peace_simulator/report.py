@@ -9,17 +9,24 @@ from rich.table import Table
 
 from safekeeper.bench.harness.plots import figure
 from safekeeper.bench.harness.svg import Axis, Band, band_plot
-from safekeeper.bench.studies.peace_simulator.simulation import ARMS, PEACE, STOCK, Outcome, Simulation, Site
+from safekeeper.bench.studies.peace_simulator.simulation import (
+    ARMS,
+    PEACE,
+    STOCK,
+    SimulatedRun,
+    SimulatedSite,
+    Simulation,
+)
 
 FIGURES = ("own_start", "submission", "everything")
 
 
-def runs_of(site: Site, seeds: Sequence[int]) -> dict[str, list[Outcome]]:
+def runs_of(site: SimulatedSite, seeds: Sequence[int]) -> dict[str, list[SimulatedRun]]:
     """Every arm with every seed."""
     return {arm: [Simulation(site, arm, seed).run() for seed in seeds] for arm in ARMS}
 
 
-def table_of(site: Site, runs: Mapping[str, Sequence[Outcome]]) -> Table:
+def table_of(site: SimulatedSite, runs: Mapping[str, Sequence[SimulatedRun]]) -> Table:
     """The figures of each arm, and what they are of stock's."""
     table = Table(title=f"{site.name}; capacities: wire {site.wire}, link {site.link}", title_justify="left")
     for name in ("arm", "own start (IO), s", "of stock", "submission, s", "of stock", "all (COMP), s", "of stock"):
@@ -35,11 +42,11 @@ def table_of(site: Site, runs: Mapping[str, Sequence[Outcome]]) -> Table:
     return table
 
 
-def _median(figure_name: str, outcomes: Sequence[Outcome]) -> float:
+def _median(figure_name: str, outcomes: Sequence[SimulatedRun]) -> float:
     return float(statistics.median(getattr(one, figure_name) for one in outcomes))
 
 
-def business(site: Site, outcome: Outcome) -> Iterator[Band]:
+def business(site: SimulatedSite, outcome: SimulatedRun) -> Iterator[Band]:
     """How busy every link was, and every wire; where there are many servers, the wires of a rack together."""
     network = site.topology().network()
     rows: dict[str, list[int]] = {}
@@ -54,13 +61,13 @@ def business(site: Site, outcome: Outcome) -> Iterator[Band]:
         yield Band(label, [(b.start, b.end, float(b.used[edges].mean())) for b in outcome.fluid.busy])
 
 
-def writing(site: Site, outcome: Outcome) -> Iterator[Band]:
+def writing(site: SimulatedSite, outcome: SimulatedRun) -> Iterator[Band]:
     """When each of the first forty writers had started and was not done."""
     for writer, name in list(enumerate(site.writer_names()))[:40]:
         yield Band(name, [(outcome.started[writer], outcome.done[writer], 1.0)])
 
 
-def plots_of(site: Site, runs: Mapping[str, Sequence[Outcome]]) -> Iterator[str]:
+def plots_of(site: SimulatedSite, runs: Mapping[str, Sequence[SimulatedRun]]) -> Iterator[str]:
     """For stock and Peace: who writes when, and what is busy when."""
     latest = max(runs[arm][0].everything for arm in (STOCK, PEACE))
     for arm in (STOCK, PEACE):
@@ -71,7 +78,7 @@ def plots_of(site: Site, runs: Mapping[str, Sequence[Outcome]]) -> Iterator[str]
         yield figure(f"{arm}: wires and links", band_plot(f"{arm}: links", axis, latest, what), caption)
 
 
-def figures_of(found: Sequence[Outcome], stock: Sequence[Outcome] = ()) -> str:
+def figures_of(found: Sequence[SimulatedRun], stock: Sequence[SimulatedRun] = ()) -> str:
     """From own start, from submission, for all; with what they are of stock's."""
     figures = [
         (_median(name, found), f" ({_median(name, found) / _median(name, stock):.2f})" if stock else "")

@@ -20,7 +20,7 @@ ARMS = (STOCK, PLANNED, PEACE)
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class SimulatedSite:
     """A data centre."""
 
     name: str
@@ -60,12 +60,14 @@ class Site:
         return names[: self.writers]
 
 
-PAPER = Site("17 servers on two racks, 16 write 512 MB", (8, 9), writers=16, chunks=8)
-LARGE = Site("1,000 servers on 25 racks, all write 256 MB", (40,) * 25, writers=1000, chunks=4, link_rate=2200e6)
+PAPER = SimulatedSite("17 servers on two racks, 16 write 512 MB", (8, 9), writers=16, chunks=8)
+LARGE = SimulatedSite(
+    "1,000 servers on 25 racks, all write 256 MB", (40,) * 25, writers=1000, chunks=4, link_rate=2200e6
+)
 
 
 @dataclass(slots=True)
-class Outcome:
+class SimulatedRun:
     """What became of all checkpoints of a run."""
 
     started: dict[int, float] = field(default_factory=dict)
@@ -94,7 +96,7 @@ class Simulation:
 
     def __init__(
         self,
-        site: Site,
+        site: SimulatedSite,
         arm: str,
         seed: int,
         unfinished: Literal["keep", "release"] = "keep",
@@ -109,7 +111,7 @@ class Simulation:
         rates = [self._rate(*names) for names in self._network.edge_names] + [
             site.disk_rate * self._generator.uniform(1 - site.uneven, 1 + site.uneven) for _ in self._disks
         ]
-        self._outcome = Outcome(fluid=Fluid(rates))
+        self._outcome = SimulatedRun(fluid=Fluid(rates))
         self._schedule = Schedule(self._network, self._generator, unfinished=unfinished, rules=rules)
         # Without limits the planner chooses as HDFS does: any server that the rule for the racks allows.
         self._anywhere = Residual(_unlimited(site), self._generator)
@@ -118,7 +120,7 @@ class Simulation:
         self._requests: dict[int, int] = {}
         self._grants: dict[int, int] = {}
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulatedRun:
         """Let it happen."""
         fluid, together = self._outcome.fluid, 0.01 * self._site.chunk_bytes / self._site.disk_rate
         self._begin()
@@ -174,6 +176,6 @@ class Simulation:
             self._write_next(writer)
 
 
-def _unlimited(site: Site) -> Network:
+def _unlimited(site: SimulatedSite) -> Network:
     topology = site.topology()
     return replace(topology, wire=1 << 40, link=1 << 40).network()

@@ -33,8 +33,8 @@ from safekeeper.bench.harness.interleave import rotated
 from safekeeper.bench.harness.machine import Machine
 from safekeeper.bench.studies.spark.arms import SETTINGS, build_floor
 from safekeeper.bench.studies.spark.report import Results, goals, left_out, own_logs, tables, to_html
-from safekeeper.bench.studies.spark.run import Measured, Turn
-from safekeeper.bench.studies.spark.workloads import QUICK, WORKLOADS, Workload, write_inputs
+from safekeeper.bench.studies.spark.run import Measured, SparkTurn
+from safekeeper.bench.studies.spark.workloads import QUICK, WORKLOADS, SizedQuery, write_inputs
 
 
 class Bench:
@@ -44,17 +44,17 @@ class Bench:
         self._folder, self._runs = folder, runs
         self._floor: Path | None = None
         self._inputs: dict[str, list[Path]] = {}
-        self._found: dict[Workload, Results] = {}
+        self._found: dict[SizedQuery, Results] = {}
         if runs is not None and runs.exists():
             for line in runs.read_text().splitlines():
                 told = json.loads(line)
-                self._keep(Workload(**told["workload"]), told["arm"], told["round"], Measured.of(told["measured"]))
+                self._keep(SizedQuery(**told["workload"]), told["arm"], told["round"], Measured.of(told["measured"]))
 
-    def of(self, workload: Workload) -> Results:
+    def of(self, workload: SizedQuery) -> Results:
         """All that is known of a workload."""
         return self._found.setdefault(workload, Results(workload))
 
-    def run(self, workload: Workload, arm: str, number: int) -> None:
+    def run(self, workload: SizedQuery, arm: str, number: int) -> None:
         """Give *arm* its turn in round *number*, unless it has had it."""
         if number in self.of(workload).turns.get(arm, {}):
             return
@@ -66,12 +66,14 @@ class Bench:
             with self._runs.open("a") as file:
                 file.write(json.dumps(told) + "\n")
 
-    def _measure(self, workload: Workload, arm: str) -> Measured:
+    def _measure(self, workload: SizedQuery, arm: str) -> Measured:
         self._floor = self._floor or build_floor(self._folder)
         if workload.name not in self._inputs:
             self._inputs[workload.name] = write_inputs(workload, self._folder / "inputs" / workload.name)
         with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as folder:
-            turn = Turn(workload, arm, [str(path) for path in self._inputs[workload.name]], folder, str(self._floor))
+            turn = SparkTurn(
+                workload, arm, [str(path) for path in self._inputs[workload.name]], folder, str(self._floor)
+            )
             command = [sys.executable, "-m", "safekeeper.bench.studies.spark.run"]
             done = subprocess.run(command, input=json.dumps(asdict(turn)), capture_output=True, text=True)
         if done.returncode:
@@ -79,11 +81,11 @@ class Bench:
             raise SystemExit(f"{arm} failed on {workload.name}: {last}") from RuntimeError(done.stderr)
         return Measured.of(json.loads(done.stdout))
 
-    def _keep(self, workload: Workload, arm: str, number: int, measured: Measured) -> None:
+    def _keep(self, workload: SizedQuery, arm: str, number: int, measured: Measured) -> None:
         self.of(workload).turns.setdefault(arm, {})[number] = measured
 
 
-def plan(workloads: Sequence[Workload], arms: Sequence[str], rounds: int) -> Iterator[tuple[Workload, str, int]]:
+def plan(workloads: Sequence[SizedQuery], arms: Sequence[str], rounds: int) -> Iterator[tuple[SizedQuery, str, int]]:
     """All turns, round by round."""
     for workload in workloads:
         for number in range(rounds):

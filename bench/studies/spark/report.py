@@ -19,8 +19,8 @@ from safekeeper.bench.harness.interleave import Spread
 from safekeeper.bench.harness.machine import Machine
 from safekeeper.bench.harness.plots import figure, legend, page
 from safekeeper.bench.studies.spark.arms import FLOOR, OURS, SETTINGS
-from safekeeper.bench.studies.spark.run import Batch, Measured
-from safekeeper.bench.studies.spark.workloads import Workload
+from safekeeper.bench.studies.spark.run import BatchCost, Measured
+from safekeeper.bench.studies.spark.workloads import SizedQuery
 from safekeeper.bench.ycsb.report import html_table
 
 MEASURES: dict[str, Callable[[Measured], float]] = {
@@ -45,7 +45,7 @@ _COMPARED = ("trigger", "update", "commit", "commit max", "restart", "RSS", "MB"
 class Results:
     """The turns of a workload, by arm and round."""
 
-    workload: Workload
+    workload: SizedQuery
     turns: dict[str, dict[int, Measured]] = field(default_factory=dict)
 
     @property
@@ -193,7 +193,7 @@ def _sections(all_results: Sequence[Results], machine: Machine) -> Iterator[str]
         yield html_table(["state store", *MEASURES], rows)
 
 
-def _over_time(results: Results, arms: Sequence[str], of: Callable[[Batch], int]) -> str:
+def _over_time(results: Results, arms: Sequence[str], of: Callable[[BatchCost], int]) -> str:
     series = []
     for arm in arms:
         turns = results.turns[arm]

@@ -2,8 +2,8 @@
 
     python -m safekeeper.bench.studies.spark.run < TURN
 
-TURN is a `Turn` as JSON; what was measured is one JSON line on standard output. Batches come one by one, each when the
-one before is done, so that it can be told which files it wrote to.
+TURN is a `SparkTurn` as JSON; what was measured is one JSON line on standard output. Batches come one by one, each when
+the one before is done, so that it can be told which files it wrote to.
 
 The restart is that of the query, in the same JVM: the state stores are closed and everything is read again, but Spark
 itself is warm, so that the time is the state store's and not that of loading classes.
@@ -26,7 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from safekeeper.bench.studies.spark.arms import COUNTS_ROWS, OBJECTS, with_arm
 from safekeeper.bench.studies.spark.footprint import Watch, bytes_to_disk, peak_memory
-from safekeeper.bench.studies.spark.workloads import QUERIES, SCHEMA, Workload
+from safekeeper.bench.studies.spark.workloads import QUERIES, SCHEMA, SizedQuery
 from safekeeper.testing.processes import AGENT, descendants
 
 _SETTINGS = {
@@ -41,10 +41,10 @@ _SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class SparkTurn:
     """What to run, and where."""
 
-    workload: Workload
+    workload: SizedQuery
     arm: str
     inputs: list[str]
     folder: str
@@ -53,14 +53,14 @@ class Turn:
     """The jar of the provider that stores nothing."""
 
     @classmethod
-    def of(cls, text: str) -> Turn:
+    def of(cls, text: str) -> SparkTurn:
         """A turn from its JSON."""
         fields = json.loads(text)
-        return cls(**fields | {"workload": Workload(**fields["workload"])})
+        return cls(**fields | {"workload": SizedQuery(**fields["workload"])})
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchCost:
     """What a measured batch took. Times of several tasks are added up, as Spark does."""
 
     trigger_ms: int
@@ -74,7 +74,7 @@ class Batch:
 class Measured:
     """What a turn found."""
 
-    batches: list[Batch]
+    batches: list[BatchCost]
     restart_ms: float
     """From starting the query again to the end of its first batch."""
     jvm_bytes: int
@@ -93,13 +93,13 @@ class Measured:
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Measured:
         """What `asdict` made JSON of."""
-        return cls(**fields | {"batches": [Batch(**batch) for batch in fields["batches"]]})
+        return cls(**fields | {"batches": [BatchCost(**batch) for batch in fields["batches"]]})
 
 
 class _Query:
     """The query of a turn: batches go in one by one."""
 
-    def __init__(self, turn: Turn, spark: SparkSession) -> None:
+    def __init__(self, turn: SparkTurn, spark: SparkSession) -> None:
         self._turn, self._spark = turn, spark
         self._inputs = iter(turn.inputs)
         self._input = Path(turn.folder, "input")
@@ -137,7 +137,7 @@ class _Query:
         return self._query
 
 
-def measure(turn: Turn) -> Measured:
+def measure(turn: SparkTurn) -> Measured:
     """Run the turn."""
     checkpoint, workload = Path(turn.folder, "checkpoint"), turn.workload
     with _session(turn) as spark:
@@ -179,7 +179,7 @@ def measure(turn: Turn) -> Measured:
     )
 
 
-def _session(turn: Turn) -> SparkSession:
+def _session(turn: SparkTurn) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.Builder().master("local[2]").appName("safekeeper bench")
     folder = Path(turn.folder)
@@ -191,9 +191,9 @@ def _session(turn: Turn) -> SparkSession:
     return with_arm(builder, turn.arm, Path(turn.floor), folder / "store").getOrCreate()
 
 
-def _batch(progress: StreamingQueryProgress, files: int) -> Batch:
+def _batch(progress: StreamingQueryProgress, files: int) -> BatchCost:
     operators = progress.stateOperators
-    return Batch(
+    return BatchCost(
         trigger_ms=progress.durationMs["triggerExecution"],
         update_ms=sum(operator.allUpdatesTimeMs for operator in operators),
         commit_ms=sum(operator.commitTimeMs for operator in operators),
@@ -201,7 +201,7 @@ def _batch(progress: StreamingQueryProgress, files: int) -> Batch:
     )
 
 
-def _check(last: StreamingQueryProgress, turn: Turn) -> None:
+def _check(last: StreamingQueryProgress, turn: SparkTurn) -> None:
     """What is fast and wrong does not count."""
     if turn.workload.kind == "aggregation" and turn.arm in COUNTS_ROWS:
         (operator,) = last.stateOperators
@@ -230,7 +230,7 @@ def _memory() -> tuple[int, int]:
 
 def main() -> None:
     """Run the turn that standard input tells of."""
-    print(json.dumps(asdict(measure(Turn.of(sys.stdin.read())))))
+    print(json.dumps(asdict(measure(SparkTurn.of(sys.stdin.read())))))
 
 
 if __name__ == "__main__":

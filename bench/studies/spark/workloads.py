@@ -30,7 +30,7 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class SizedQuery:
     """A query with a size."""
 
     name: str
@@ -72,7 +72,7 @@ def _join(rows: DataFrame, seconds: int) -> DataFrame:
     return left.join(right, F.expr(condition))
 
 
-QUERIES: dict[str, tuple[Callable[[DataFrame, Workload], DataFrame], str]] = {
+QUERIES: dict[str, tuple[Callable[[DataFrame, SizedQuery], DataFrame], str]] = {
     "aggregation": (lambda rows, workload: _aggregation(rows), "update"),
     "deduplication": (lambda rows, workload: _deduplication(rows), "append"),
     "join": (lambda rows, workload: _join(rows, _wait(workload)), "append"),
@@ -80,33 +80,33 @@ QUERIES: dict[str, tuple[Callable[[DataFrame, Workload], DataFrame], str]] = {
 """The queries with their output modes."""
 
 
-def _by_name(*workloads: Workload) -> dict[str, Workload]:
+def _by_name(*workloads: SizedQuery) -> dict[str, SizedQuery]:
     return {workload.name: workload for workload in workloads}
 
 
 WORKLOADS = _by_name(
-    Workload("aggregation-1M", "aggregation", 1_000_000, 100_000, 5),
-    Workload("aggregation-5M", "aggregation", 5_000_000, 100_000, 5, objects_heap="14g"),
-    Workload("join", "join", 500_000, 100_000, 12),
-    Workload("deduplication", "deduplication", 1_000_000, 100_000, 5),
-    Workload("partitions-200", "aggregation", 100_000, 100_000, 1, warm_ups=1, batches=5, partitions=200),
+    SizedQuery("aggregation-1M", "aggregation", 1_000_000, 100_000, 5),
+    SizedQuery("aggregation-5M", "aggregation", 5_000_000, 100_000, 5, objects_heap="14g"),
+    SizedQuery("join", "join", 500_000, 100_000, 12),
+    SizedQuery("deduplication", "deduplication", 1_000_000, 100_000, 5),
+    SizedQuery("partitions-200", "aggregation", 100_000, 100_000, 1, warm_ups=1, batches=5, partitions=200),
 )
 
 QUICK = _by_name(
-    Workload("aggregation", "aggregation", 20_000, 4_000, 2, "1g", "1g", warm_ups=0, batches=4),
-    Workload("join", "join", 10_000, 4_000, 7, "1g", "1g", warm_ups=0, batches=4),
-    Workload("deduplication", "deduplication", 20_000, 4_000, 2, "1g", "1g", warm_ups=0, batches=4),
-    Workload("partitions-200", "aggregation", 2_000, 1_000, 1, "1g", "1g", warm_ups=0, batches=3, partitions=200),
+    SizedQuery("aggregation", "aggregation", 20_000, 4_000, 2, "1g", "1g", warm_ups=0, batches=4),
+    SizedQuery("join", "join", 10_000, 4_000, 7, "1g", "1g", warm_ups=0, batches=4),
+    SizedQuery("deduplication", "deduplication", 20_000, 4_000, 2, "1g", "1g", warm_ups=0, batches=4),
+    SizedQuery("partitions-200", "aggregation", 2_000, 1_000, 1, "1g", "1g", warm_ups=0, batches=3, partitions=200),
 )
 """The same at a size for everyday use."""
 
 
-def _wait(workload: Workload) -> int:
+def _wait(workload: SizedQuery) -> int:
     """How many batches, which are a second each, a key waits for its partner."""
     return max(1, 2 * workload.keys // workload.rows)
 
 
-def write_inputs(workload: Workload, folder: Path) -> list[Path]:
+def write_inputs(workload: SizedQuery, folder: Path) -> list[Path]:
     """The files of a workload, in their order, written into *folder*."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -125,7 +125,7 @@ def write_inputs(workload: Workload, folder: Path) -> list[Path]:
     return paths
 
 
-def _drawn(workload: Workload, batch: int, random: np.random.Generator, of: int) -> tuple[Numbers, Numbers]:
+def _drawn(workload: SizedQuery, batch: int, random: np.random.Generator, of: int) -> tuple[Numbers, Numbers]:
     """Every key once while the state is filled, then so many of them, no two alike within a batch."""
     if batch < workload.fills:
         keys = np.arange(batch, workload.keys, workload.fills, dtype=np.int64)
@@ -135,7 +135,7 @@ def _drawn(workload: Workload, batch: int, random: np.random.Generator, of: int)
     return keys, np.zeros_like(keys)
 
 
-def _pairs(workload: Workload, batch: int, random: np.random.Generator) -> tuple[Numbers, Numbers]:
+def _pairs(workload: SizedQuery, batch: int, random: np.random.Generator) -> tuple[Numbers, Numbers]:
     half = workload.rows // 2
     partners = max(0, batch - _wait(workload) // 2)
     keys = np.concatenate([np.arange(half) + start * half for start in (batch, partners)])
@@ -144,7 +144,7 @@ def _pairs(workload: Workload, batch: int, random: np.random.Generator) -> tuple
     return keys[order], sides[order]
 
 
-_KEYS: dict[str, Callable[[Workload, int, np.random.Generator], tuple[Numbers, Numbers]]] = {
+_KEYS: dict[str, Callable[[SizedQuery, int, np.random.Generator], tuple[Numbers, Numbers]]] = {
     "aggregation": lambda workload, batch, random: _drawn(workload, batch, random, workload.keys),
     "deduplication": lambda workload, batch, random: _drawn(workload, batch, random, 2 * workload.keys),
     "join": _pairs,

@@ -19,7 +19,7 @@ from safekeeper.bench import harness
 from safekeeper.bench.harness.goals import Goal, goals_in
 from safekeeper.bench.harness.machine import Machine, _program_versions
 from safekeeper.bench.harness.page import page
-from safekeeper.bench.harness.run_all import INTERRUPTED, Outcome, Study, run, run_all, run_apart, studies
+from safekeeper.bench.harness.run_all import INTERRUPTED, Study, StudyOutcome, run, run_all, run_apart, studies
 
 STUDY = Study("some", "What some costs.")
 MACHINE = Machine.here()
@@ -55,10 +55,10 @@ def test_goals_are_read_from_what_a_study_prints():
 def test_the_page_says_what_is_met_what_is_not_and_what_did_not_run():
     fails = replace(STUDY, name="other")
     outcomes = [
-        Outcome(
+        StudyOutcome(
             STUDY, True, MACHINE, f"12 ms\n{Goal('fast', False)}\n{Goal('a|b', True)}\n{Goal('huge', None)}", seconds=7
         ),
-        Outcome(fails, False, MACHINE, "", "no module named redis"),
+        StudyOutcome(fails, False, MACHINE, "", "no module named redis"),
     ]
     text = page(outcomes)
     assert "1 met, 1 not met, 1 not measured. Studies that did not run to their end: other.\n" in text
@@ -78,7 +78,7 @@ def test_a_study_that_fails_is_an_outcome():
 
 def test_numbers_of_a_busy_machine_carry_a_warning():
     def page_with(others):
-        return page([Outcome(STUDY, False, replace(MACHINE, cores=2), "", others=others)])
+        return page([StudyOutcome(STUDY, False, replace(MACHINE, cores=2), "", others=others)])
 
     assert "busy" not in page_with(others=0.4)
     assert "**The machine was busy with other work: it took 0.6 of 2 processors." in page_with(others=0.6)
@@ -112,7 +112,7 @@ def made_up(monkeypatch):
 
     def run(study, *, quick):
         ran.append(study.name)
-        return Outcome(study, quick, MACHINE, f"run {len(ran)}", INTERRUPTED if study.name == "c" else "")
+        return StudyOutcome(study, quick, MACHINE, f"run {len(ran)}", INTERRUPTED if study.name == "c" else "")
 
     monkeypatch.setattr(harness.run_all, "studies", lambda: [replace(STUDY, name=name) for name in "abcd"])
     monkeypatch.setattr(harness.run_all, "run", run)
@@ -127,7 +127,7 @@ def test_results_are_kept_and_joined_with_those_of_earlier_runs(made_up, tmp_pat
         ("a", "run 2", False),
         ("b", "run 1", True),
     ]
-    assert outcomes == [Outcome.of_json(outcome.to_json()) for outcome in outcomes]
+    assert outcomes == [StudyOutcome.of_json(outcome.to_json()) for outcome in outcomes]
 
 
 def test_after_an_interruption_what_was_found_is_returned_and_nothing_more_is_run(made_up):

@@ -6,10 +6,10 @@ import pytest
 from safekeeper.bench.harness.goals import goals_in
 from safekeeper.bench.harness.interleave import Spread
 from safekeeper.bench.studies import thesis
-from safekeeper.bench.studies.thesis import EXPERIMENTS, Finding, Scale, Site
+from safekeeper.bench.studies.thesis import EXPERIMENTS, Finding, ThesisScale, ThesisSite
 from safekeeper.dev.process import DevError
 
-TINY = Scale(
+TINY = ThesisScale(
     rounds=1,
     threads=(1, 2),
     operations=30,
@@ -27,7 +27,7 @@ TINY = Scale(
     ids=lambda value: str(value),
 )
 def test_every_experiment_prints_its_rows_and_a_verdict_or_why_there_is_none(experiment, verdicts, tmp_path, capsys):
-    finding = EXPERIMENTS[experiment](Site(tmp_path), TINY)
+    finding = EXPERIMENTS[experiment](ThesisSite(tmp_path), TINY)
     finding.print()
     printed = capsys.readouterr().out
     assert finding.title in printed
@@ -52,7 +52,7 @@ def test_a_store_that_does_not_keep_the_rate_gets_no_verdict_on_its_latency(tmp_
     found = thesis._most_without_drops
     monkeypatch.setattr(thesis, "_most_without_drops", lambda *given: found(*given) * 1e6)
     monkeypatch.setattr(thesis, "RATE", 1e6)
-    finding = EXPERIMENTS["4.5"](Site(tmp_path), TINY)
+    finding = EXPERIMENTS["4.5"](ThesisSite(tmp_path), TINY)
     assert any("did not keep the rate" in remark for remark in finding.remarks)
     assert not any("writes" in goal.text for goal in finding.goals)
 
@@ -65,4 +65,4 @@ def test_a_server_that_cannot_be_had_is_named_and_the_others_are_measured(tmp_pa
 
     monkeypatch.setattr(thesis, "_dev", only_redis)
     with thesis.started_servers(tmp_path) as site:
-        assert site == Site(tmp_path, ["redis://there"], ["hbase is not measured: no java"])
+        assert site == ThesisSite(tmp_path, ["redis://there"], ["hbase is not measured: no java"])

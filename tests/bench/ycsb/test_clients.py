@@ -14,13 +14,13 @@ from safekeeper.backends.memory import MemoryBackend
 from safekeeper.bench.ycsb import clients
 from safekeeper.bench.ycsb.clients import Share, merge, run_in_processes, split
 from safekeeper.bench.ycsb.measurements import Measurements
-from safekeeper.bench.ycsb.properties import Settings
-from safekeeper.bench.ycsb.runner import Result
+from safekeeper.bench.ycsb.properties import YcsbSettings
+from safekeeper.bench.ycsb.runner import RunResult
 from safekeeper.errors import BadUrl, Unavailable
 from safekeeper.keeper.metrics import Metrics
 from safekeeper.registry import open
 
-SETTINGS = Settings(recordcount=25, operationcount=100, fieldlength=5, updateproportion=0.5, readproportion=0.5)
+SETTINGS = YcsbSettings(recordcount=25, operationcount=100, fieldlength=5, updateproportion=0.5, readproportion=0.5)
 
 
 def counted(result):
@@ -35,7 +35,7 @@ def test_shares_add_up_and_a_load_inserts_every_record_once():
     loads = split(Share("memory:", "load", SETTINGS), 3)
     numbers = [n for s in loads for n in range(s.settings.insertstart, s.settings.insertstart + s.settings.insertcount)]
     assert numbers == list(range(25))
-    runs = split(Share("memory:", "run", Settings(**{**_fields(SETTINGS), "target": 300.0, "seed": 5})), 3)
+    runs = split(Share("memory:", "run", YcsbSettings(**{**_fields(SETTINGS), "target": 300.0, "seed": 5})), 3)
     assert [share.settings.operationcount for share in runs] == [34, 33, 33]
     assert [share.settings.target for share in runs] == [100] * 3
     assert len({share.settings.seed for share in runs}) == 3
@@ -59,7 +59,7 @@ def test_what_clients_measured_is_merged_exactly():
             measurements.count_return("READ", "ERROR")
             measurements.first_error = Unavailable("gone")
         results.append(
-            Result("run", 1.0 + number, 1000, pickle.loads(pickle.dumps(measurements)), "", ("note",), 100.0)
+            RunResult("run", 1.0 + number, 1000, pickle.loads(pickle.dumps(measurements)), "", ("note",), 100.0)
         )
     merged = merge(results)
     assert pickle.dumps(merged.measurements.totals()["READ"]) == pickle.dumps(whole.totals()["READ"])
@@ -73,7 +73,7 @@ def test_what_clients_measured_is_merged_exactly():
 @pytest.mark.parametrize("driver", ("sync", "async"))
 def test_processes_load_and_run_one_store_together(tmp_path, driver):
     url = f"file://{tmp_path}/store"
-    settings = Settings(**_fields(SETTINGS), driver=driver, keeper_overflow="block")
+    settings = YcsbSettings(**_fields(SETTINGS), driver=driver, keeper_overflow="block")
     assert counted(run_in_processes(Share(url, "load", settings), 2)) == {"OK": 25}
     with open(url) as store:
         assert len(set(store.keys("usertable"))) == 25
@@ -84,8 +84,8 @@ def test_processes_load_and_run_one_store_together(tmp_path, driver):
 
 def test_a_target_that_all_clients_together_missed_is_said_once():
     results = [
-        Result("run", 1.0, 90, Measurements(), target=100.0),
-        Result("run", 1.0, 70, Measurements(), target=100.0),
+        RunResult("run", 1.0, 90, Measurements(), target=100.0),
+        RunResult("run", 1.0, 70, Measurements(), target=100.0),
     ]
     assert merge(results).notes == ("the target of 200 operations a second was not kept: 160.0 were reached",)
 

@@ -10,13 +10,13 @@ from safekeeper.bench.harness.machine import Machine
 from safekeeper.bench.ycsb import compare as module
 from safekeeper.bench.ycsb.compare import compare, errors_of, local_folder, stored_bytes
 from safekeeper.bench.ycsb.measurements import Measurements
-from safekeeper.bench.ycsb.properties import BadProperty, Settings
+from safekeeper.bench.ycsb.properties import BadProperty, YcsbSettings
 from safekeeper.bench.ycsb.recover import measure
 from safekeeper.bench.ycsb.report import to_csv, to_html, to_json
-from safekeeper.bench.ycsb.runner import Result
+from safekeeper.bench.ycsb.runner import RunResult
 from safekeeper.errors import BadUrl, Unavailable
 
-SETTINGS = Settings(recordcount=20, operationcount=60, fieldlength=5, updateproportion=0.9, readproportion=0.1)
+SETTINGS = YcsbSettings(recordcount=20, operationcount=60, fieldlength=5, updateproportion=0.9, readproportion=0.1)
 
 
 def test_every_store_runs_with_every_number_of_threads_in_every_round_in_changing_order(tmp_path):
@@ -46,7 +46,7 @@ def test_a_store_that_fails_does_not_stop_the_others_and_its_reason_is_kept(tmp_
 
     opened = module.open_store
     monkeypatch.setattr(module, "open_store", lambda url: Failing() if url == "memory:bad" else opened(url))
-    settings = Settings(recordcount=20, operationcount=400, fieldlength=5, updateproportion=1, readproportion=0)
+    settings = YcsbSettings(recordcount=20, operationcount=400, fieldlength=5, updateproportion=1, readproportion=0)
     found = compare(["memory:bad", "memory:"], settings, rounds=2)
     assert "the disk is full" in found.failed["memory:bad"]
     assert [len(point.samples) for point in found.points] == [0, 2]
@@ -96,7 +96,7 @@ def test_a_store_that_is_gone_at_the_end_keeps_its_rounds(monkeypatch):
 
 def test_what_is_wrong_with_the_properties_is_raised_not_blamed_on_the_stores():
     with pytest.raises(BadProperty, match="recordcount=0"):
-        compare(["memory:"], Settings(operationcount=5))
+        compare(["memory:"], YcsbSettings(operationcount=5))
 
 
 def test_a_store_without_a_folder_that_does_not_tell_what_it_occupies_has_no_size():
@@ -120,7 +120,7 @@ def test_a_superseded_save_is_no_error_but_a_dropped_one_is():
     measurements = Measurements()
     for number, code in enumerate(("OK", "SUPERSEDED", "DROPPED", "ERROR")):
         measurements.count_return("UPDATE", code, 10**number)
-    result = Result("run", 1.0, 1111, measurements)
+    result = RunResult("run", 1.0, 1111, measurements)
     assert errors_of(result) == 1100
     assert result.notes == (
         "110 saves were superseded or dropped: the throughput counts them, though they were not stored",

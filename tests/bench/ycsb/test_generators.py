@@ -20,7 +20,7 @@ from safekeeper.bench.ycsb.generators import (
     fnv64,
     fnv64_of,
 )
-from safekeeper.bench.ycsb.properties import Settings, load_file
+from safekeeper.bench.ycsb.properties import YcsbSettings, load_file
 from safekeeper.bench.ycsb.runner import Runner
 from safekeeper.bench.ycsb.workload import Workload
 
@@ -174,7 +174,7 @@ def chosen(name):
             asked.extend(id for id, _ in batch.items())
             return super().write(batch)
 
-    workload = Workload(Settings.of(load_file(name) | {"operationcount": str(OPERATIONS), "seed": "14"}))
+    workload = Workload(YcsbSettings.of(load_file(name) | {"operationcount": str(OPERATIONS), "seed": "14"}))
     runner = Runner(workload, Watched())
     runner.load()
     asked.clear()

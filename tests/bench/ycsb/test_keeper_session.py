@@ -3,7 +3,7 @@ import pytest
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.bench.ycsb.exporters import rows
 from safekeeper.bench.ycsb.keeper_session import keeper_sessions
-from safekeeper.bench.ycsb.properties import Settings
+from safekeeper.bench.ycsb.properties import YcsbSettings
 from safekeeper.bench.ycsb.runner import Runner
 from safekeeper.bench.ycsb.workload import Workload
 from safekeeper.errors import Corruption
@@ -12,7 +12,7 @@ from safekeeper.errors import Corruption
 def run(backend, **properties):
     given = {"recordcount": 50, "operationcount": 2000, "fieldlength": 10, "seed": 14, "driver": "async"} | properties
     named = {name.replace("_", "."): str(value) for name, value in given.items()}
-    runner = Runner(Workload(Settings.of(named)), backend, open_sessions=keeper_sessions)
+    runner = Runner(Workload(YcsbSettings.of(named)), backend, open_sessions=keeper_sessions)
     runner.load()
     result = runner.run()
     return {(row.metric, row.measurement): row.value for row in rows(result, (50,))}

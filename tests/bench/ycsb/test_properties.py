@@ -4,7 +4,7 @@ import pytest
 
 from safekeeper.bench.ycsb.properties import (
     BadProperty,
-    Settings,
+    YcsbSettings,
     bundled_workloads,
     load_file,
     parse_assignments,
@@ -31,14 +31,14 @@ def test_the_java_format_is_understood():
 
 
 def test_defaults_are_ycsbs():
-    settings = Settings.of({})
+    settings = YcsbSettings.of({})
     assert (settings.fieldcount, settings.fieldlength, settings.readproportion) == (10, 100, 0.95)
     assert (settings.requestdistribution, settings.insertorder, settings.threadcount) == ("uniform", "hashed", 1)
     assert (settings.percentiles, settings.measurement_interval) == ((50, 95, 99), "op")
 
 
 def test_names_and_values_are_taken_as_ycsb_writes_them():
-    settings = Settings.of(
+    settings = YcsbSettings.of(
         {
             "hdrhistogram.percentiles": "50,99.9",
             "measurement.interval": "both",
@@ -77,7 +77,7 @@ def test_names_and_values_are_taken_as_ycsb_writes_them():
 )
 def test_a_bad_property_is_refused_with_its_name_and_what_it_takes(properties, says):
     with pytest.raises(BadProperty, match=says.replace("+", r"\+")):
-        Settings.of(properties)
+        YcsbSettings.of(properties)
 
 
 @pytest.mark.parametrize("assignment", ("name", "=value", ""))
@@ -102,4 +102,4 @@ def test_a_missing_file_is_named_with_what_is_bundled(tmp_path):
 
 @pytest.mark.parametrize("name", bundled_workloads())
 def test_every_bundled_workload_makes_sense_and_sets_nothing_unknown(name):
-    assert Settings.of(load_file(name)).ignored.keys() <= {"workload"}
+    assert YcsbSettings.of(load_file(name)).ignored.keys() <= {"workload"}

@@ -11,7 +11,7 @@ import pytest
 from safekeeper.bench.harness.machine import Machine
 from safekeeper.bench.harness.svg import Axis, Series, line_plot, nice_step, short
 from safekeeper.bench.ycsb.compare import Comparison, Point, Sample
-from safekeeper.bench.ycsb.properties import Settings
+from safekeeper.bench.ycsb.properties import YcsbSettings
 from safekeeper.bench.ycsb.recover import Recovery
 from safekeeper.bench.ycsb.report import to_html
 
@@ -56,7 +56,7 @@ def comparison(rounds=2):
                 point.latencies.record(times)
                 point.samples.append(Sample(url, threads, number, 1e3 * threads, times.mean(), 1, 2, 3, errors=0))
             points.append(point)
-    found = Comparison("s4thesis", Settings(recordcount=1000, operationcount=10_000), points)
+    found = Comparison("s4thesis", YcsbSettings(recordcount=1000, operationcount=10_000), points)
     found.recoveries = {URLS[0]: [Recovery(n, n / 1e6, 0, 0.0, n / 1e5, 0) for n in (1000, 100_000)]}
     found.bytes_on_disk = {URLS[0]: 5_000_000, URLS[1]: 1_234_567}
     return found

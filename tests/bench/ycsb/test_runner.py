@@ -10,7 +10,7 @@ from safekeeper.backends.memory import MemoryBackend
 from safekeeper.bench.ycsb import session
 from safekeeper.bench.ycsb.exporters import export, rows
 from safekeeper.bench.ycsb.measurements import Measurements
-from safekeeper.bench.ycsb.properties import BadProperty, Settings
+from safekeeper.bench.ycsb.properties import BadProperty, YcsbSettings
 from safekeeper.bench.ycsb.runner import Runner
 from safekeeper.bench.ycsb.status import StatusLine
 from safekeeper.bench.ycsb.workload import Workload
@@ -37,7 +37,7 @@ class Failing(MemoryBackend):
 def runner_of(backend, **properties):
     given = {"recordcount": 100, "operationcount": 1000, "fieldlength": 10, "seed": 14} | properties
     named = {name.replace("_", "."): str(value) for name, value in given.items()}
-    workload = Workload(Settings.of(named))
+    workload = Workload(YcsbSettings.of(named))
     return workload, Runner(workload, backend)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from safekeeper.backends.memory import MemoryBackend
-from safekeeper.bench.ycsb.properties import Settings, load_file
+from safekeeper.bench.ycsb.properties import YcsbSettings, load_file
 from safekeeper.bench.ycsb.runner import Runner
 from safekeeper.bench.ycsb.workload import Workload
 
@@ -43,7 +43,9 @@ class Watched(MemoryBackend):
 
 def settings_of(name, **more):
     given = {"operationcount": str(OPERATIONS), "seed": "14", "target": "0"}
-    return Settings.of(load_file(name) | given | {name.replace("_", "."): str(value) for name, value in more.items()})
+    return YcsbSettings.of(
+        load_file(name) | given | {name.replace("_", "."): str(value) for name, value in more.items()}
+    )
 
 
 def run(settings, backend):

@@ -16,13 +16,13 @@ from safekeeper.bench.harness.run_all import studies
 from safekeeper.bench.studies.spark.__main__ import Bench, chosen, plan
 from safekeeper.bench.studies.spark.footprint import Watch, data_size
 from safekeeper.bench.studies.spark.report import Results, goals, left_out, tables, to_html
-from safekeeper.bench.studies.spark.run import Batch, Measured
+from safekeeper.bench.studies.spark.run import BatchCost, Measured
 from safekeeper.bench.studies.spark.workloads import QUICK, WORKLOADS, write_inputs
 
 
 def measured(trigger=100, commits=(10, 12, 30), restart=1000.0, files=1):
     return Measured(
-        batches=[Batch(trigger, 50, commit, files) for commit in commits],
+        batches=[BatchCost(trigger, 50, commit, files) for commit in commits],
         restart_ms=restart,
         jvm_bytes=10**9,
         agent_bytes=10**7,
