@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-ABOVE, BELOW, ROOMS, SHARED = CONTRACTS
+ABOVE, BELOW, ROOMS, SHARED, BENCHMARK, STUDIES = CONTRACTS
 BESIDE = {"safekeeper.backends", "safekeeper.bench", "safekeeper.dev"}
 
 
@@ -45,8 +45,16 @@ def test_nobody_imports_across_the_seam(copy):
         ("backends/file.py", "from safekeeper.agent import protocol", BELOW),
         ("backends/lmdb/layout.py", "from safekeeper.backends.log import location", ROOMS),
         ("backends/shared/checksums.py", "import safekeeper.backends.redis.layout", SHARED),
+        ("bench/ycsb/stores.py", "from safekeeper.backends.memory import MemoryBackend", BENCHMARK),
+        ("bench/harness/machine.py", "import safekeeper.backends.shared.checksums", BENCHMARK),
+        ("bench/cli.py", "def f():\n    from safekeeper.backends import log", BENCHMARK),
+        ("bench/ycsb/compare.py", "import safekeeper.bench.studies.thesis", STUDIES),
+        ("bench/harness/run_all.py", "from safekeeper.bench.lab import shaped_network", STUDIES),
     ],
-    ids=["agent", "cli", "spark, late", "keeper", "agent from below", "another backend", "from shared"],
+    ids=[
+        *("agent", "cli", "spark, late", "keeper", "agent from below", "another backend", "from shared"),
+        *("ycsb", "harness", "bench, late", "a study", "the laboratory"),
+    ],
 )
 def test_an_import_across_the_seam_fails_the_lint(copy, module, line, broken):
     with (copy / module).open("a") as source:
