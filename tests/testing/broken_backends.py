@@ -1,23 +1,133 @@
-"""A correct backend, `Sound`, and copies of it with one mistake each. The kit has to tell them apart.
+"""Correct backends, `Sound` and `FinishesForTheDead`, and copies of them with one mistake each. The kit has to tell
+them apart.
 
 The mistakes are made around a file backend, so that each class shows its mistake and nothing else.
 """
 
+import fcntl
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import ClassVar
 
 from safekeeper import Batch, CheckpointId, Receipt, Scope, Survives, Unavailable
 from safekeeper.backends.file import FileBackend
+from safekeeper.backends.shared.local_files import os_errors_as_unavailable
 
 os.fsync = lambda fd: None  # nobody cuts the power here: syncing would make the tests slow and find nothing
 
 
 class Sound(FileBackend):
     """No mistake."""
+
+
+class FinishesForTheDead(FileBackend):
+    """No mistake either: a batch is noted before it is written. Each process, at its first write and then never again,
+    writes what killed ones had noted, but for what was written since: `log:` takes over folders like that.
+
+    Most of the time that a write takes is after the note, so that is where most kills fall.
+    """
+
+    _pause = 0.005
+    _owners: ClassVar[set[tuple[int, Path]]] = set()  # the processes that have taken over, each with the store
+
+    def write(self, batch: Batch) -> Receipt:
+        self.check_open()
+        self._take_over(batch)
+        note = self._note(batch)
+        try:
+            time.sleep(self._pause)
+            return super().write(batch)
+        finally:
+            note.unlink()
+
+    def _note(self, batch: Batch) -> Path:
+        """Note *batch*, in place of what this thread has noted before."""
+        with os_errors_as_unavailable(self._root):
+            note = self._notes() / f"{os.getpid()}-{id(self)}-{threading.get_ident()}.note"
+            return _replace(note, dict(batch.items()))
+
+    def _take_over(self, batch: Batch) -> None:
+        """Write what was noted by processes that are gone, or see to it that it does not replace *batch* later."""
+        with os_errors_as_unavailable(self._root), open(self._notes() / "lock", "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for note in self._notes().glob("*.note"):
+                if not Path("/proc", note.name.partition("-")[0]).exists():
+                    noted = pickle.loads(note.read_bytes())
+                    if (os.getpid(), self._root) in self._owners:
+                        for id, _ in batch.items():
+                            noted.pop(id, None)
+                        _replace(note, noted)
+                    else:
+                        self._finish(_batch(noted))
+                        note.unlink()
+            self._owners.add((os.getpid(), self._root))
+
+    def _finish(self, noted: Batch) -> None:
+        super().write(noted)
+
+    def _notes(self) -> Path:
+        folder = self._root.with_name(f"{self._root.name}-notes")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+class FinishesHalfForTheDead(FinishesForTheDead):
+    """Says that batches are whole, and writes half of what a killed process had noted."""
+
+    atomic_batch = True
+    _pause = 0.05  # or too many kills would fall within the writing, which is not whole either
+
+    def _finish(self, noted: Batch) -> None:
+        super()._finish(_batch(dict(list(noted.items())[: (len(noted) + 1) // 2])))
+
+
+class FinishesTooLate(FinishesForTheDead):
+    """Writes what a killed process had noted over what was written since, whenever it writes."""
+
+    scope = Scope.NETWORK
+
+    def write(self, batch: Batch) -> Receipt:
+        self.check_open()
+        note = self._note(batch)
+        time.sleep(self._pause)
+        receipt = FileBackend.write(self, batch)
+        note.unlink()
+        self._owners.clear()
+        self._take_over(batch)
+        return receipt
+
+
+class TakesBackWhatWasSeen(FinishesForTheDead):
+    """Notes what a batch replaces, and puts that back if its writer was killed before it returned."""
+
+    def write(self, batch: Batch) -> Receipt:
+        self.check_open()
+        self._take_over(batch)
+        note = self._note_old(batch)
+        receipt = FileBackend.write(self, batch)
+        time.sleep(self._pause)
+        note.unlink()
+        return receipt
+
+    def _note_old(self, batch: Batch) -> Path:
+        ids = [id for id, _ in batch.items()]
+        return self._note(_batch(dict(zip(ids, self.read(ids), strict=True))))
+
+
+class TakesBackWhatWasAcknowledged(TakesBackWhatWasSeen):
+    """Leaves its note about the last batch until the next one comes."""
+
+    def write(self, batch: Batch) -> Receipt:
+        self.check_open()
+        self._take_over(batch)
+        time.sleep(self._pause)
+        self._note_old(batch)
+        return FileBackend.write(self, batch)
 
 
 class WritesLate(FileBackend):
@@ -397,6 +507,19 @@ def _changed(
     for id, old in batch.items():
         _add(changed, CheckpointId(id.group, key(id.key)), None if old is None else value(old))
     return changed
+
+
+def _replace(note: Path, operations: dict[CheckpointId, bytes | None]) -> Path:
+    temporary = note.with_suffix(".tmp")
+    temporary.write_bytes(pickle.dumps(operations))
+    return temporary.rename(note)
+
+
+def _batch(operations: dict[CheckpointId, bytes | None]) -> Batch:
+    batch = Batch()
+    for id, value in operations.items():
+        _add(batch, id, value)
+    return batch
 
 
 def _add(batch: Batch, id: CheckpointId, value: bytes | None) -> None:

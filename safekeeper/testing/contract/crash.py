@@ -16,6 +16,7 @@ import safekeeper
 from safekeeper.backend import Backend, Batch, CheckpointId, Scope, SupportsAtomicBatch, Survives
 from safekeeper.testing.contract.base import LONG, Kit, Opener, check_value, get, put
 from safekeeper.testing.kill import THREADS, State, Story, run_and_kill
+from safekeeper.testing.peer import Peer
 
 SEED_VARIABLE = "SAFEKEEPER_KILL_SEED"
 
@@ -45,6 +46,7 @@ class CrashContract(Kit):
             if Survives.PROCESS not in store.survives:
                 pytest.skip("this backend does not declare that a write survives the end of its process")
             others_see_it = store.scope >= Scope.HOST
+            on_this_host = store.scope == Scope.HOST
             patience = _UNDER_WAY_FOR if store.scope == Scope.NETWORK else 0.0
         witnesses = [opened()] if others_see_it else []
         seed = int(os.environ.get(SEED_VARIABLE) or secrets.randbits(32))
@@ -54,17 +56,28 @@ class CrashContract(Kit):
         for number in range(self.long_kills if LONG else self.kills):
             story = Story(group, random.getrandbits(32))
             acknowledged = run_and_kill(url, story, random)
+            possible = [story.states_after(thread, steps, state) for thread, steps in enumerate(acknowledged)]
             with safekeeper.open(url) as fresh:
-                seen = _read_when_settled([fresh, *witnesses], story, patience)
+                stores = [fresh, *witnesses]
+                seen = _read_when_settled(stores, story, patience)
                 whole = isinstance(fresh, SupportsAtomicBatch)
-                for thread, steps in enumerate(acknowledged):
-                    _check(seen, *story.states_after(thread, steps, state), whole)
+                for settled, begun in possible:
+                    _check(seen, settled, begun, whole)
                 if patience:
                     _write_again(fresh, seen)
                 mark = CheckpointId(group, b"kills")
                 put(fresh, mark, b"%d" % number)
                 assert get(fresh, mark) == b"%d" % number
-            state = seen
+                if on_this_host:
+                    # A process that writes already may leave alone what the dead one has left. A new one takes it over.
+                    with Peer(url) as peer:
+                        put(peer, mark, b"%d, by another process" % number)
+                # That may bring out a step that was begun, unless its ids were written again. It takes back nothing
+                # that was seen.
+                state = _read_by_all(stores, story)
+                for _, begun in possible:
+                    settled = {id: seen[id] for id in begun}
+                    _check(state, settled, settled if patience else begun, whole)
 
 
 def _read_when_settled(stores: Sequence[Backend], story: Story, patience: float) -> State:
@@ -107,10 +120,11 @@ def _read_all(store: Backend, story: Story) -> State:
     return seen
 
 
-def _check(seen: State, acknowledged: State, begun: State, whole: bool) -> None:
-    """Each id is as the last acknowledged step left it, or as the step begun after it; with *whole*, all alike."""
-    for id in acknowledged:
-        check_value(id, seen[id], acknowledged[id], begun[id])
+def _check(seen: State, settled: State, begun: State, whole: bool) -> None:
+    """Each id is as in *settled*, which must not be lost, or as the step *begun* after it left it; with *whole*, all
+    alike."""
+    for id in settled:
+        check_value(id, seen[id], settled[id], begun[id])
     if whole:
-        found = {id: seen[id] for id in acknowledged}
-        assert found in (acknowledged, begun), "half a batch was written, and the backend says that it cannot happen"
+        found = {id: seen[id] for id in settled}
+        assert found in (settled, begun), "half a batch was written, and the backend says that it cannot happen"
