@@ -130,6 +130,20 @@ class TakesBackWhatWasAcknowledged(TakesBackWhatWasSeen):
         return FileBackend.write(self, batch)
 
 
+class Distant(FileBackend):
+    """Stands for a store on a server: the kit cannot guess the URL of one that cannot be reached."""
+
+    scope = Scope.NETWORK
+
+    @classmethod
+    def from_url(cls, url):
+        return cls(url.path)
+
+
+class Near(Distant):
+    scope = Scope.HOST
+
+
 class WritesLate(FileBackend):
     """Holds each batch back until the next one comes, or until it is closed."""
 

@@ -3,7 +3,7 @@
 import broken_backends
 import hypothesis
 import pytest
-from test_kit import SOUND
+from test_kit import SOUND, WITH_A_HOST
 
 from safekeeper.testing import BackendContract
 
@@ -15,7 +15,8 @@ hypothesis.settings.load_profile("find")
 class _Contract(BackendContract):
     @pytest.fixture
     def url(self, tmp_path):
-        return f"{type(self).__name__.removeprefix('Test').lower()}://{tmp_path}/store"
+        name = type(self).__name__.removeprefix("Test")
+        return f"{name.lower()}://{'server' if name in WITH_A_HOST else ''}{tmp_path}/store"
 
 
 for _name, _class in vars(broken_backends).items():

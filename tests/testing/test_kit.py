@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all of them
 
 SOUND = ("Sound", "FinishesForTheDead")
+WITH_A_HOST = ("Distant", "Near")
 
 CAUGHT_BY = {
     "WritesLate": "test_what_was_written_is_read_here_and_by_another_handle",
@@ -72,15 +73,21 @@ CAUGHT_BY_THE_MODEL = (
     "TakesTheFirstOfEqualKeys",
 )
 MODEL = "test_any_history_through_several_handles_gives_what_a_dict_gives"
+UNREACHABLE = "test_a_store_that_cannot_be_reached_is_an_error_of_ours_and_not_empty"
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory) -> dict[tuple[str, str], str]:
     """What the kit said: class and test to "passed", "skipped" or the message. One process runs it all."""
     folder = tmp_path_factory.mktemp("kit")
-    schemes = {name.lower(): f"broken_backends:{name}" for name in (*SOUND, *CAUGHT_BY)}
+    schemes = {name.lower(): f"broken_backends:{name}" for name in (*SOUND, *WITH_A_HOST, *CAUGHT_BY)}
     write_entry_points(folder, schemes)
-    wanted = [*((name, "") for name in SOUND), *CAUGHT_BY.items(), *((name, MODEL) for name in CAUGHT_BY_THE_MODEL)]
+    wanted = [
+        *((name, "") for name in SOUND),
+        *((name, UNREACHABLE) for name in WITH_A_HOST),
+        *CAUGHT_BY.items(),
+        *((name, MODEL) for name in CAUGHT_BY_THE_MODEL),
+    ]
     tests = [f"{HERE}/check_broken_backends.py::Test{name}{test and '::'}{test}" for name, test in wanted]
     path = os.pathsep.join([str(folder), str(HERE), *filter(None, sys.path)])
     run = subprocess.run(
@@ -119,10 +126,24 @@ def test_the_model_catches_it_too(outcomes, name):
     _check_caught(outcomes[name, MODEL])
 
 
+def _outcomes_unreachable(outcomes, name):
+    return [outcome for (tested, test), outcome in outcomes.items() if tested == name and test.startswith(UNREACHABLE)]
+
+
+def test_a_store_on_the_network_has_to_say_how_it_cannot_be_reached(outcomes):
+    found = _outcomes_unreachable(outcomes, "Distant")
+    assert len(found) == 5
+    assert [outcome for outcome in found if "override unreachable_url" not in outcome] == []
+
+
+def test_a_store_on_this_host_may_be_one_that_can_always_be_reached(outcomes):
+    assert _outcomes_unreachable(outcomes, "Near") == ["skipped"] * 5
+
+
 def test_every_broken_backend_is_in_the_table():
     source = (HERE / "broken_backends.py").read_text()
     classes = re.findall(r"^class (\w+)\(", source, re.MULTILINE)
-    assert set(classes) == {*SOUND, *CAUGHT_BY, "ChangesKeys"}
+    assert set(classes) == {*SOUND, *WITH_A_HOST, *CAUGHT_BY, "ChangesKeys"}
 
 
 def _check_caught(outcome):

@@ -47,7 +47,8 @@ class Kit:
     def unreachable_url(self, url: str, tmp_path: Path) -> str | None:
         """The URL of a store of the same kind that cannot be reached; None if there is no such thing.
 
-        By default it is a path below something that is no folder, for stores that have a path.
+        By default it is a path below something that is no folder, for stores that have a path. A backend of scope
+        NETWORK has to override this: None fails its tests.
         """
         parsed = Url.parse(url)
         if not _is_local(parsed):

@@ -130,10 +130,14 @@ class LifecycleContract(Kit):
 
     @pytest.mark.parametrize("call", _CALLS.values(), ids=_CALLS)
     def test_a_store_that_cannot_be_reached_is_an_error_of_ours_and_not_empty(
-        self, unreachable_url: str | None, call: _Call
+        self, url: str, unreachable_url: str | None, call: _Call
     ) -> None:
         if unreachable_url is None:
-            pytest.skip("this kind of store can always be reached: otherwise override unreachable_url")
+            with safekeeper.open(url) as store:
+                assert store.scope < Scope.NETWORK, (
+                    "a network can fail: override unreachable_url with the URL of a store that cannot be reached"
+                )
+            pytest.skip("a store on this host without a path: if it can be out of reach, override unreachable_url")
         with pytest.raises(SafekeeperError), safekeeper.open(unreachable_url) as store:
             call(store)
 

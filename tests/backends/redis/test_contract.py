@@ -13,8 +13,8 @@ class RedisContract(BackendContract):
         return fresh(server)
 
     @pytest.fixture
-    def unreachable_url(self):
-        return "redis://127.0.0.1:1/0?timeout=2"
+    def unreachable_url(self, url):
+        return url.replace(f":{Url.parse(url).port}/", ":1/") + "&timeout=2"
 
     def traces(self, url):
         parsed = Url.parse(url)
