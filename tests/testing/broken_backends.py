@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from safekeeper import Batch, CheckpointId, Receipt, Scope, Survives, Unavailable
+from safekeeper import Batch, CheckpointId, PlacementCounts, Receipt, Scope, Survives, Unavailable
 from safekeeper.backends.file import FileBackend
 from safekeeper.backends.shared.local_files import os_errors_as_unavailable
 
@@ -441,6 +441,21 @@ class PromisesLessThanItDeclares(FileBackend):
     def write(self, batch: Batch) -> Receipt:
         super().write(batch)
         return Receipt(Survives.NOTHING)
+
+
+class SendsWorkersElsewhere(FileBackend):
+    """The workers of a job get a store of their own."""
+
+    @classmethod
+    def url_for_workers(cls, url: str) -> str:
+        return f"{url}-of-workers"
+
+
+class CountsHitsThatNobodyPlanned(FileBackend):
+    """Every file is said to be where it was planned, though nothing was."""
+
+    def placement_counts(self) -> PlacementCounts:
+        return PlacementCounts(planned=0, hits=1)
 
 
 class RemembersWhatItRead(FileBackend):

@@ -53,6 +53,8 @@ CAUGHT_BY = {
     "RefusesEmptyBatches": "test_an_empty_batch_is_not_an_error_and_changes_nothing",
     "RefusesToDeleteWhatIsAbsent": "test_deleting_what_is_not_there_is_not_an_error",
     "PromisesLessThanItDeclares": "test_it_says_who_sees_a_write_and_what_a_write_survives",
+    "SendsWorkersElsewhere": "test_the_workers_of_a_job_open_the_same_store",
+    "CountsHitsThatNobodyPlanned": "test_planned_files_are_counted_and_no_more_are_hits",
     "RemembersWhatItRead": "test_a_later_write_wins_whoever_made_it[another process]",
     "CountsItsOwnVersions": "test_a_later_write_wins_whoever_made_it[another handle]",
     "DropsWritesUnderWay": "test_threads_that_write_different_ids_do_not_disturb_each_other",

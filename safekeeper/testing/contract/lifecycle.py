@@ -10,8 +10,18 @@ from typing import TypeAlias
 import pytest
 
 import safekeeper
-from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
+from safekeeper.backend import (
+    Backend,
+    Batch,
+    CheckpointId,
+    PlacementCounts,
+    Receipt,
+    Scope,
+    SupportsPlacement,
+    Survives,
+)
 from safekeeper.errors import BadUrl, Closed, SafekeeperError
+from safekeeper.registry import url_for_workers
 from safekeeper.testing.contract.base import Kit, Opener, delete, get, put
 from safekeeper.testing.fork import after_fork
 from safekeeper.testing.peer import Peer
@@ -63,6 +73,21 @@ class LifecycleContract(Kit):
             assert store.survives == plain.survives | Survives.HOST | Survives.POWER
             assert store.asserted == (Survives.HOST | Survives.POWER) & ~plain.survives
             assert store.survives in store.write(Batch({CheckpointId(group, b"key"): b""})).survives
+
+    def test_the_workers_of_a_job_open_the_same_store(self, url: str, store: Backend, group: str) -> None:
+        put(store, CheckpointId(group, b"key"), b"value")
+        with safekeeper.open(url_for_workers(url)) as worker:
+            assert get(worker, CheckpointId(group, b"key")) == b"value"
+
+    def test_planned_files_are_counted_and_no_more_are_hits(self, store: Backend, group: str) -> None:
+        before = _placement_counts(store)
+        put(store, CheckpointId(group, b"key"), b"value")
+        after = _placement_counts(store)
+        for counts in (before, after):
+            assert 0 <= counts.in_order <= counts.hits <= counts.planned
+            assert 0 <= counts.hit_rate <= 1
+        assert after.planned >= before.planned
+        assert after.unplanned >= before.unplanned
 
     def test_an_unknown_option_is_refused(self, url: str) -> None:
         join = "&" if Url.parse(url).query else "?"
@@ -140,6 +165,10 @@ class LifecycleContract(Kit):
             pytest.skip("a store on this host without a path: if it can be out of reach, override unreachable_url")
         with pytest.raises(SafekeeperError), safekeeper.open(unreachable_url) as store:
             call(store)
+
+
+def _placement_counts(store: Backend) -> PlacementCounts:
+    return store.placement_counts() if isinstance(store, SupportsPlacement) else PlacementCounts()
 
 
 def _write_until_closed(store: Backend, id: CheckpointId) -> int:
