@@ -27,7 +27,7 @@ NONCE_BYTES = PROOF_BYTES = 32
 HELLO_BYTES = 4 + NONCE_BYTES
 ANSWER_BYTES = HELLO_BYTES + PROOF_BYTES
 TAG_BYTES = 16
-SEALED_HEAD = struct.Struct("<BII")
+SEALED_HEADER = struct.Struct("<BII")
 LEAST_SECRET_BYTES = 16
 
 
@@ -156,7 +156,7 @@ class Seal:
         """The next frame."""
         if len(body) > self._max_body_bytes:
             raise BadFrame(f"a body has at most {self._max_body_bytes} bytes, not {len(body)}")
-        frame = SEALED_HEAD.pack(kind, request, len(body)) + body
+        frame = SEALED_HEADER.pack(kind, request, len(body)) + body
         return frame + self._tag(frame)
 
     def check(self, head: bytes, body: bytes, tag: bytes) -> None:

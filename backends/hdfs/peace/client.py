@@ -262,7 +262,7 @@ class _Connection:
             self.hang_up(reason)
 
     def _hear(self) -> None:
-        head = self._receive(wire.SEALED_HEAD.size)
+        head = self._receive(wire.SEALED_HEADER.size)
         kind, request, length = protocol.decode_head(head)
         body, tag = self._receive(length), self._receive(wire.TAG_BYTES)
         self._receiving.check(head, body, tag)

@@ -219,7 +219,7 @@ class Coordinator:
         self._writers.add(writer)
         try:
             while True:
-                head = await reader.readexactly(wire.SEALED_HEAD.size)
+                head = await reader.readexactly(wire.SEALED_HEADER.size)
                 kind, request, length = protocol.decode_head(head)
                 body, tag = await reader.readexactly(length), await reader.readexactly(wire.TAG_BYTES)
                 seal.check(head, body, tag)

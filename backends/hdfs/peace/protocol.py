@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass
 from typing import Self
 
-from safekeeper.wire import SEALED_HEAD, BadFrame, Body, Handshake, texts, u32
+from safekeeper.wire import SEALED_HEADER, BadFrame, Body, Handshake, texts, u32
 
 # handshake and frames are those of `safekeeper.wire`; frozen: version 2 gets another mark
 MARK = b"SKT1"
@@ -107,8 +107,8 @@ def handshake(secret: bytes) -> Handshake:
 
 
 def decode_head(data: bytes) -> tuple[PeaceKind, int, int]:
-    """Kind, request and length in the `SEALED_HEAD.size` bytes of *data*. Raise `BadFrame` if they are none."""
-    kind, request, length = SEALED_HEAD.unpack(data)
+    """Kind, request and length in the `SEALED_HEADER.size` bytes of *data*. Raise `BadFrame` if they are none."""
+    kind, request, length = SEALED_HEADER.unpack(data)
     if length > MAX_BODY_BYTES:
         raise BadFrame(f"a body has at most {MAX_BODY_BYTES} bytes, not {length}")
     try:

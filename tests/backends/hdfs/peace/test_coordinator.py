@@ -366,7 +366,7 @@ def raw(start):
 
 
 GOOD = Ask("10.0.1.1", "", 3, 1, "g").encode()
-HEAD = wire.SEALED_HEAD
+HEAD = wire.SEALED_HEADER
 
 
 @pytest.mark.parametrize(
