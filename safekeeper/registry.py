@@ -14,6 +14,7 @@ import dataclasses
 import importlib
 import typing
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from safekeeper.backend import Backend, SupportsWorkers, Survives
@@ -91,6 +92,7 @@ BUNDLED_COMMANDS: dict[str, Commands] = {
 }
 
 
+@cache
 def commands() -> dict[str, Commands]:
     """All added commands by their first word: the bundled ones, and those of the entry points `safekeeper.commands`."""
     found = {
