@@ -13,11 +13,20 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from safekeeper.errors import BadUrl
 
-_PASSWORD = re.compile(r"(//[^/@:]*:)[^/]*@")
+_PASSWORD = re.compile(r"^([^:]*:(?://(?![/?#]))?[^:]*:).*@", re.DOTALL)
+"""In any text, also one that is not quite a URL: from the colon behind the user to the last `@`, since an unescaped
+password may hold every character."""
+_PASSWORD_IN_PATH = re.compile(r"^([^:]*:(?!//)[^:]*:).*@", re.DOTALL)
+"""In a URL whose slashes were forgotten."""
+_LOGIN = re.compile(r"(://[^/\s:@]*:)\S*@")
+"""In a URL that stands in other text."""
+_SECRET = re.compile(r"(?i)password|passphrase|passwd|secret|token|credential|(^|[-_])key$")
+"""Names of options whose values nobody should see."""
+_OPTION = re.compile("([?&])([^=&]*)=[^&]*")
 
 T = TypeVar("T")
 
@@ -42,41 +51,52 @@ class Url:
     def parse(cls, text: str) -> Url:
         """Take *text* apart. Raise `BadUrl` when it is not a URL."""
         scheme, colon, rest = text.partition(":")
-        shown = repr(_PASSWORD.sub(r"\1***@", text))
+        shown = repr(_mask(text))
         if not colon or not scheme or not scheme.replace("+", "").replace("-", "").isalnum():
             raise BadUrl(f"{shown} is no URL: write a scheme first, such as file:///var/lib/app")
+        server, behind = _split_server(rest)
+        if ":" in server and "@" in behind:
+            # It could be a password with a slash that is not escaped, and would then be shown as a path.
+            raise BadUrl(f"{shown} has a '@' behind its host: write %40 there, or %2F, %3F, %23 and %40 in a password")
         try:
             # The scheme goes through as it is: urlsplit treats only the ones it knows as having a query.
             parts = urlsplit(f"safekeeper:{rest}")
             pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
             port = parts.port
         except ValueError as error:
-            raise BadUrl(f"{shown} is no URL: {error}") from None  # the cause would show the password
+            reason = "look at its host, port and options" if "@" in server else error  # which may quote the password
+            raise BadUrl(f"{shown} is no URL: {reason}") from None
         if parts.fragment:
             raise BadUrl(f"{shown} has a '#': write it as %23")
         if len(dict(pairs)) < len(pairs):
             raise BadUrl(f"{shown} has an option twice")
         user, password = (unquote(part) if part else None for part in (parts.username, parts.password))
-        return cls(scheme.lower(), unquote(parts.path), parts.hostname, port, user, password, dict(pairs))
+        path = unquote(parts.path, errors="surrogateescape")  # a file's name is any bytes
+        return cls(scheme.lower(), path, parts.hostname, port, user, password, dict(pairs))
 
     def __str__(self) -> str:
-        """The URL for messages: without the password."""
-        login = f"{self.user or ''}{':***' if self.password else ''}@" if self.user or self.password else ""
-        server = f"//{login}{self.host}" if self.host else "//" if self.path.startswith("/") else ""
+        """The URL for messages: in one printable line, without passwords."""
+        login = _escape(self.user or "", "@:/") + (":***" if self.password else "")
+        host = f"[{self.host}]" if ":" in (self.host or "") else _escape(self.host or "")
+        server = f"//{login}{'@' if login else ''}{host}" if self.host else "//" if self.path.startswith("/") else ""
         port = f":{self.port}" if self.port is not None else ""
-        query = "&".join(f"{name}={value}" for name, value in self.query.items())
-        return f"{self.scheme}:{server}{port}{self.path}{'?' if query else ''}{query}"
+        path = _escape(self.path, "@" if self.host else "")
+        shown = {name: "***" if _SECRET.search(name) else value for name, value in self.query.items()}
+        query = "&".join(f"{_escape(name, '&=+')}={_escape(value, '&+@')}" for name, value in shown.items())
+        return _PASSWORD_IN_PATH.sub(r"\1***@", f"{self.scheme}:{server}{port}{path}{'?' if query else ''}{query}")
+
+    def __repr__(self) -> str:
+        return f"<Url {self}>"
 
     def local_path(self) -> str:
         """The path of a store in the file system. Raise `BadUrl` when there is none, or a host before it."""
         if self.host is not None:
-            raise BadUrl(
-                f"{self} names a host: a local path has three slashes, {self.scheme}:///{self.host}{self.path}"
-            )
+            path = _escape(self.host + self.path)
+            raise BadUrl(f"{self} names a host: a local path has three slashes, {self.scheme}:///{path}")
         if not self.path:
             raise BadUrl(f"{self} has no path: write {self.scheme}:///var/lib/app")
         if "\0" in self.path:
-            raise BadUrl(f"{str(self)!r} has a NUL in its path: no file system takes that")
+            raise BadUrl(f"{self} has a NUL in its path: no file system takes that")
         return self.path
 
     def options(self, settings: type[T]) -> T:
@@ -95,7 +115,7 @@ class Url:
             try:
                 values[fields[name]] = _convert(hints[fields[name]], text)
             except ValueError as error:
-                raise BadUrl(f"{name}={text} in {self}: {error}") from None
+                raise BadUrl(f"{name}={_escape(text)} in {self}: {error}") from None
         try:
             return settings(**values)
         except ValueError as error:
@@ -134,6 +154,40 @@ def _parse_size(text: str) -> int:
     if not digits.isdecimal():
         raise ValueError("it takes a number of bytes, such as 65536, 64K or 4M")
     return int(digits) * unit
+
+
+def show_url(text: str) -> str:
+    """*text*, a URL as it was typed, for messages and reports: without passwords, also if it is not quite a URL."""
+    try:
+        return str(Url.parse(text))
+    except BadUrl:
+        return _escape(_mask(text), percent=False)
+
+
+def mask_logins(text: str) -> str:
+    """*text*, such as a driver's message, without the passwords of the URLs in it."""
+    return _LOGIN.sub(r"\1***@", text)
+
+
+def _mask(text: str) -> str:
+    text = _PASSWORD.sub(r"\1***@", text)
+    return _OPTION.sub(lambda found: f"{found[1]}{found[2]}=***" if _SECRET.search(found[2]) else found[0], text)
+
+
+def _split_server(rest: str) -> tuple[str, str]:
+    """The server with its login, as urlsplit finds it, and what is behind it."""
+    if not rest.startswith("//"):
+        return "", rest
+    end = re.search("[/?#]", rest[2:])
+    return (rest[2:], "") if end is None else (rest[2 : 2 + end.start()], rest[2 + end.start() :])
+
+
+def _escape(text: str, special: str = "", percent: bool = True) -> str:
+    """*text* with escapes for what is not printable or means something else at its place in a URL."""
+    special += " ?#%" if percent else ""
+    return "".join(
+        c if c.isprintable() and c not in special else quote(c, safe="", errors="surrogateescape") for c in text
+    )
 
 
 def guess(word: str, known: list[str]) -> str:

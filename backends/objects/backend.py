@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Compaction, Receipt
 from safekeeper.backends.objects.errors import errors_as_unavailable
-from safekeeper.backends.objects.options import open_store
+from safekeeper.backends.objects.options import open_store, place_of
 from safekeeper.backends.objects.store import OBJECT, TEMPORARY, ObjectStore
 from safekeeper.backends.shared.named_values import MAX_HEADER_BYTES, decode_id, decode_value, encode, escape, unescape
 from safekeeper.errors import Unavailable
@@ -52,7 +52,7 @@ class ObjectsBackend(Backend):
     def from_url(cls, url: Url) -> Self:
         """Open `objects+file:///path`, `objects+memory://name`, `objects+s3://bucket/prefix` and so on."""
         store, options = open_store(url)
-        return cls(store, f"{url.scheme}:{store.root}", 1 if store.failed_is_over else options.parallel)
+        return cls(store, place_of(url), 1 if store.failed_is_over else options.parallel)
 
     def write(self, batch: Batch) -> Receipt:
         self.check_open()

@@ -75,12 +75,17 @@ def open_store(url: Url) -> tuple[ObjectStore, ObjectsOptions]:
     if isinstance(options, S3Options):
         theirs["config_kwargs"] = _s3_config(options)
     address = _address(url, scheme)
-    with errors_as_unavailable(address):
+    with errors_as_unavailable(place_of(url)):
         theirs |= driver._get_kwargs_from_urls(address)
         files = driver(**theirs, use_listings_cache=False, skip_instance_cache=True)
     if isinstance(options, S3Options):
         files.retries = 1  # those of s3fs would multiply with those of the client below it, which knows better when
     return store_of(files, driver._strip_protocol(address), getattr(options, "timeout", None)), options
+
+
+def place_of(url: Url) -> str:
+    """What messages call the store: its URL without password and options."""
+    return str(dataclasses.replace(url, query={}))
 
 
 def _s3_config(options: S3Options) -> dict[str, Any]:

@@ -25,13 +25,14 @@ from safekeeper.bench.ycsb.runner import INTERRUPTED, Phase, Runner, RunResult
 from safekeeper.bench.ycsb.stores import open_store
 from safekeeper.bench.ycsb.workload import Workload
 from safekeeper.errors import BadUrl, SafekeeperError, Unavailable
+from safekeeper.url import show_url
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Share:
     """What one client does. It can be sent to another process."""
 
-    url: str
+    url: str = dataclasses.field(repr=False)  # it may hold a password
     phase: Phase
     settings: YcsbSettings
 
@@ -116,7 +117,8 @@ def require_scope(url: str, scope: Scope) -> None:
     """Raise `BadUrl` unless clients in *scope* see each other's writes."""
     with open_store(url) as store:
         if store.scope < scope:
-            raise BadUrl(f"{url}: writes are seen in the {store.scope.name.lower()} only: run it from one client")
+            seen = f"writes are seen in the {store.scope.name.lower()} only"
+            raise BadUrl(f"{show_url(url)}: {seen}: run it from one client")
 
 
 _gate: Barrier | None = None

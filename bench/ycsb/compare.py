@@ -24,7 +24,7 @@ from safekeeper.bench.ycsb.runner import INTERRUPTED, Runner, RunResult
 from safekeeper.bench.ycsb.stores import Baseline, open_store
 from safekeeper.bench.ycsb.workload import Workload
 from safekeeper.errors import BadUrl, SafekeeperError
-from safekeeper.url import Url
+from safekeeper.url import Url, show_url
 
 OPERATIONS = ("READ", "UPDATE", "INSERT", "SCAN")
 """What counts as an operation of its own; a read-modify-write is a read and an update."""
@@ -109,26 +109,27 @@ def compare(
     A store that fails does not stop the others. Ctrl-C ends it; what was measured is kept. *said* gets lines that tell
     how far it has come.
     """
-    if len(set(urls)) < len(urls):
+    given = {show_url(url): url for url in urls}  # by what may be shown: passwords have no place in a report
+    if len(given) < len(urls):
         raise BadUrl("a store is given twice: compare different ones")
-    found = Comparison(workload, settings, [Point(url, count) for count in threads for url in urls])
+    found = Comparison(workload, settings, [Point(shown, count) for count in threads for shown in given])
     stores: dict[str, Backend] = {}
     try:
         with ExitStack() as opened:
-            for url in urls:
-                stores[url] = open_store(url)
-                opened.callback(_leave, found, url, stores[url])
-            for url in urls:
-                said(f"loading {url}")
-                _keep(found, url, _runner(settings, stores[url]).load)
+            for shown, url in given.items():
+                stores[shown] = open_store(url)
+                opened.callback(_leave, found, shown, stores[shown])
+            for shown in given:
+                said(f"loading {shown}")
+                _keep(found, shown, _runner(settings, stores[shown]).load)
             arms = {f"{p.url}, threads {p.threads}": partial(_run, found, p, stores[p.url], said) for p in found.points}
             interleave(arms, rounds, workload, warm_up=False)
-        for url in urls if recover else ():
-            if _can_recover(stores[url]) and url not in found.failed:
-                said(f"recovering {url}")
-                with _noting_failures(found, url):
+        for shown, url in given.items() if recover else ():
+            if _can_recover(stores[shown]) and shown not in found.failed:
+                said(f"recovering {shown}")
+                with _noting_failures(found, shown):
                     for one in measure(url, recover):
-                        found.recoveries.setdefault(url, []).append(one)
+                        found.recoveries.setdefault(shown, []).append(one)
     except KeyboardInterrupt:
         found.partial = INTERRUPTED
     return found

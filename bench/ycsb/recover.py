@@ -25,7 +25,7 @@ from safekeeper.columns import Columns
 from safekeeper.errors import BadUrl, SafekeeperError, Unavailable
 from safekeeper.keeper import SafeKeeper
 from safekeeper.registry import backend_class
-from safekeeper.url import Url
+from safekeeper.url import Url, show_url
 
 GROUP = "recover"
 _BATCH = 10_000
@@ -59,18 +59,19 @@ def measure(
     """
     with safekeeper.open(url) as store:
         if Survives.PROCESS not in store.survives:
-            raise BadUrl(f"{url}: nothing in this store outlives its process, so there is nothing to recover")
+            raise BadUrl(f"{show_url(url)}: nothing in this store outlives its process, so there is nothing to recover")
         filled = sum(1 for _ in set(store.keys(GROUP)))
     for size in sorted(set(sizes)):
         if size < filled:
-            raise BadUrl(f"{url} has {filled} ids in the group {GROUP!r} already: take an empty store")
+            raise BadUrl(f"{show_url(url)} has {filled} ids in the group {GROUP!r} already: take an empty store")
         _child("fill", url, str(filled), str(size), str(value_size), end)
         filled = size
         recovery = Recovery(**json.loads(_child("open" if only_open else "recover", url)))
         if only_open:
             recovery = replace(recovery, ids=size)
         elif recovery.ids != size:
-            raise Unavailable(f"{url} gave back {recovery.ids} of {size} ids: what it acknowledged is not all there")
+            missing = f"gave back {recovery.ids} of {size} ids: what it acknowledged is not all there"
+            raise Unavailable(f"{show_url(url)} {missing}")
         yield recovery
 
 

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from safekeeper.agent.protocol import VERSION
@@ -27,8 +27,8 @@ _M_MMAP_THRESHOLD = -3  # from malloc.h
 class AgentSettings:
     """The first line on standard input, a JSON object."""
 
-    url: str
-    """The backend to serve."""
+    url: str = field(repr=False)
+    """The backend to serve. It may hold a password."""
     queue_bytes: int = 128 * 1024 * 1024
     """How many bytes of requests may be in memory, and how many of values on their way to the JVM."""
     retry_seconds: float = 60.0

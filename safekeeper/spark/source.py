@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -63,7 +63,7 @@ class _Piece(InputPartition):
 class CheckpointReader(DataSourceReader):
     """Lists the ids where the query is planned, and reads their values in tasks."""
 
-    url: str
+    url: str = field(repr=False)  # it may hold a password
     group: str | None
 
     def partitions(self) -> Sequence[_Piece]:

@@ -156,3 +156,16 @@ def test_a_list_of_numbers_is_checked(command):
     done = bench(*command, "1,two")
     assert done.returncode == 2
     assert f"{command[-1]} 1,two: it takes whole numbers with commas" in done.stderr
+
+
+def test_no_report_and_no_message_shows_a_password(tmp_path):
+    url = "memory://me:QUIET@h/x"
+    reports = {kind: tmp_path / kind for kind in ("csv", "json", "html")}
+    files = [part for kind, path in reports.items() for part in (f"--{kind}", path)]
+    small = ("-p", "recordcount=3", "-p", "operationcount=3", "--threads", "1", "--repeat", "1")
+    done = bench("compare", url, "memory:", *small, *files)
+    shown = [done.stdout, done.stderr, *(path.read_text() for path in reports.values())]
+    assert all("me:***@h" in text for text in shown)
+    failed = [bench("recover", url), bench("load", url, "-p", "recordcount=3", "--processes", "2")]
+    assert all(done.returncode == 2 and "me:***@h" in done.stderr for done in failed)
+    assert "QUIET" not in "".join([*shown, *(done.stderr for done in failed)])

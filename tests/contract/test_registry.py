@@ -1,3 +1,4 @@
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,6 +8,7 @@ import safekeeper
 from safekeeper import BadUrl, Size, Survives, Url
 from safekeeper.registry import BUNDLED, Bundled
 from safekeeper.testing.entry_point import write_entry_points
+from safekeeper.url import show_url
 
 
 @pytest.mark.parametrize(
@@ -62,16 +64,73 @@ def test_a_url_is_taken_apart(text, url):
     assert Url.parse(text) == url
 
 
-def test_a_url_shown_in_a_message_hides_the_password():
-    assert str(Url.parse("redis://me:secret@h:1/0?a=1")) == "redis://me:***@h:1/0?a=1"
+PASSWORDS = {
+    "plain": "redis://me:hush@h:1/0?a=1",
+    "escaped": "redis://me:hush%2F%40@h/0",
+    "no user": "redis://:hush@h/0",
+    "an option": "redis://h/0?password=hush&a=1",
+    "several options": "objects+s3://h/0?access-key=hush&aws_SECRET=hush",
+}
 
 
-@pytest.mark.parametrize("text", ["redis://me:secret@h:port/0", "redis://me:sec@ret@h/0?a", "redis://:secret@h/0#x"])
+@pytest.mark.parametrize("text", PASSWORDS.values(), ids=PASSWORDS)
+@pytest.mark.parametrize("show", [str, repr, "{}".format, "{!r}".format])
+def test_a_url_shows_no_password(text, show):
+    url = Url.parse(text)
+    assert "hush" not in show(url)
+    assert "hush" not in show([url, {"url": url}])
+    assert "hush" not in show_url(text)
+
+
+def test_a_url_shown_in_a_message_is_complete_but_for_the_password():
+    assert (
+        str(Url.parse("redis://me:hush@h:1/0?a=1"))
+        == show_url("redis://me:hush@h:1/0?a=1")
+        == "redis://me:***@h:1/0?a=1"
+    )
+    assert show_url("redis://h/0?password=hush&a=1") == "redis://h/0?password=***&a=1"
+    assert show_url("log:relative/path?sync=none") == "log:relative/path?sync=none"
+
+
+NOT_ESCAPED = [
+    *("redis://me:QUIET@h:port/0", "redis://me:QU@ET@h/0?a", "redis://:QUIET@h/0#x", "redis:me:QUIET@h/0"),
+    *("redis://me:QU/ET@h/0", "redis://me:QU/ET@h:6379/0?a=1", "redis://:QU/ET@h", "redis://me:QU?ET@h/0"),
+    *("redis://me:QU#ET@h/0", "redis://me:12/ET@h/0", "redis://me:12?ET=QU@h/0", "redis://me:1@2/ET@h/0"),
+    *(
+        "redis://a@b.c:12/ET@h/0",
+        "redis://me:x@h/0?secret=QU/ET#x",
+        "redis:me:QU/ET@h/0",
+        "no such://me:QUIET@h/0",
+        "redis://me:QU\u2100ET@h/0",
+    ),
+]
+
+
+@pytest.mark.parametrize("text", NOT_ESCAPED)
 def test_a_url_that_is_none_is_shown_without_its_password(text):
     with pytest.raises(BadUrl) as caught:
-        Url.parse(text)
-    assert "***@h" in str(caught.value)
-    assert "sec" not in str(caught.value)
+        safekeeper.open(text)
+    for shown in (str(caught.value), show_url(text)):
+        assert "***@h" in shown
+        assert not re.search("QU|ET|:12|1@2", shown)
+
+
+def test_what_could_be_a_password_is_refused_with_the_escapes_to_write():
+    with pytest.raises(BadUrl, match=r"write %40 .* %2F"):
+        Url.parse("redis://me:12/34@h/0")
+    assert Url.parse("hdfs://nn:8020/a%40b?x=%40").path == "/a@b"
+    assert Url.parse("objects+s3://bucket/a@b").path == Url.parse("file:///a@b").path == "/a@b"
+    assert Url.parse("file:///a:b@c").path == "/a:b@c"
+
+
+@pytest.mark.parametrize(
+    "text", ["log://h/x%1B[31m", "log:///x?sync=%0A", "log:///x?%07=", "log:///\x1b#x", "log://h\x9b/x"]
+)
+def test_a_message_about_a_url_has_no_control_characters(text):
+    for refused in (text, text + "?threads=0"):
+        with pytest.raises(BadUrl) as caught:
+            safekeeper.open(refused)
+        assert str(caught.value).isprintable()
 
 
 @dataclass(frozen=True)

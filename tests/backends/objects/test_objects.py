@@ -11,6 +11,7 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 import safekeeper
 from safekeeper import BadUrl, Batch, CheckpointId, Corruption, Scope, Survives
 from safekeeper.backends.objects.backend import ObjectsBackend
+from safekeeper.backends.objects.errors import errors_as_unavailable
 from safekeeper.backends.objects.store import FolderStore, LocalStore, store_of
 
 A, B = CheckpointId("g", b"a"), CheckpointId("g", b"b")
@@ -281,3 +282,23 @@ def test_a_relative_path_is_relative_to_the_working_directory(tmp_path, monkeypa
     with safekeeper.open("objects+file:state") as store:
         put(store, b"1")
     assert len(files(tmp_path / "state")) == 1
+
+
+@pytest.mark.parametrize("scheme", ["ftp", "http"])
+def test_a_store_that_does_not_answer_is_named_without_its_password(scheme):
+    with (
+        pytest.raises(safekeeper.Unavailable, match=r"me:\*\*\*@127\.0\.0\.1:1/x: ") as caught,
+        safekeeper.open(f"objects+{scheme}://me:QUIET@127.0.0.1:1/x") as store,
+    ):
+        store.read([CheckpointId("g", b"a")])
+    assert "QUIET" not in str(caught.value)
+
+
+def test_a_password_in_what_a_driver_says_is_not_repeated():
+    with (
+        pytest.raises(safekeeper.Unavailable, match=r"^place: http://me:\*\*\*@h/x is away$"),
+        errors_as_unavailable("place"),
+    ):
+        raise RuntimeError("http://me:QUI/ET@h/x is away")
+    with pytest.raises(safekeeper.Unavailable, match=r"^http://me:\*\*\*@h/x: gone$"), errors_as_unavailable("place"):
+        raise OSError(0, "gone", "http://me:QUIET@h/x")
