@@ -26,7 +26,16 @@ from threading import Lock
 from typing import Self
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Damage, Receipt, Scope
-from safekeeper.backends.shared.local_files import make_folder, os_errors_as_unavailable, survives_on, sync_folder
+from safekeeper.backends.shared.local_files import (
+    check_folder,
+    check_local,
+    make_folder,
+    os_errors_as_unavailable,
+    survives_on,
+    sync_folder,
+    unavailable,
+    unusable,
+)
 from safekeeper.backends.shared.named_values import (
     MAX_HEADER_BYTES,
     decode,
@@ -57,7 +66,9 @@ class FileBackend(Backend):
     def __init__(self, root: str | os.PathLike[str]) -> None:
         super().__init__()
         self._root = Path(root)
+        check_folder(self._root)
         with os_errors_as_unavailable(self._root):
+            check_local(self._root)
             self.survives = survives_on(self._root)
         self._lock = Lock()
         self._temporary: _TemporaryFolder | None = None
@@ -71,12 +82,12 @@ class FileBackend(Backend):
 
     def write(self, batch: Batch) -> Receipt:
         self.check_open()
-        with os_errors_as_unavailable(self._root):
-            try:
-                return self._write(batch)
-            except FileNotFoundError:
+        try:
+            return self._write(batch)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError):
                 self.check_open()  # closing takes the temporary folder away from the writes under way
-                raise
+            raise (unavailable if self._temporary else unusable)(self._root, error) from error
 
     def _write(self, batch: Batch) -> Receipt:
         waiting: list[tuple[Path, Path]] = []

@@ -61,4 +61,8 @@ class BadId(SafekeeperError, ValueError):
 
 
 class BadUrl(SafekeeperError, ValueError):
-    """The URL names no store that can be opened: unknown scheme or option, bad value, missing driver."""
+    """The URL names no store that can be used: unknown scheme or option, bad value, missing driver, impossible path.
+
+    Trying again does not help. It is raised when the store is opened; by the first write where only that can tell, such
+    as on a read-only file system.
+    """

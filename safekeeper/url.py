@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import re
 import types
 import typing
@@ -97,6 +98,13 @@ class Url:
             raise BadUrl(f"{self} has no path: write {self.scheme}:///var/lib/app")
         if "\0" in self.path:
             raise BadUrl(f"{self} has a NUL in its path: no file system takes that")
+        if not os.path.normpath(self.path).strip("/"):
+            raise BadUrl(f"{self} is the root of all files: name a folder of its own, {self.scheme}:///var/lib/app")
+        if self.path.lstrip("/").startswith("~"):
+            # A shell does not expand it within a word, and a folder with this name is made by mistake only.
+            home = os.path.expanduser(self.path.lstrip("/"))
+            whole = f"{self.scheme}://{_escape(home)}" if home.startswith("/") else "the whole path"
+            raise BadUrl(f"{self}: '~' is not expanded in a URL: write {whole}")
         return self.path
 
     def options(self, settings: type[T]) -> T:

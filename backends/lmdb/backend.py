@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
@@ -14,14 +13,8 @@ from safekeeper.backends.lmdb.environment import Environment, Sync, has_data
 from safekeeper.backends.lmdb.errors import ErrorsAsOurs
 from safekeeper.backends.lmdb.layout import BEHIND, FIRST_GROUP, HASHED, PLAIN, apply, first_name, get, list_keys
 from safekeeper.backends.lmdb.options import DEFAULT_MAP_SIZE, LmdbOptions
-from safekeeper.backends.shared.local_files import file_system_type, make_folder, survives_on, sync_folder
-from safekeeper.errors import BadUrl
+from safekeeper.backends.shared.local_files import check_folder, check_local, make_folder, survives_on, sync_folder
 from safekeeper.url import Url
-
-_REMOTE = re.compile(
-    "(9p|afs|beegfs|ceph|cifs|coda|fuse|gfs2|glusterfs|gpfs|lustre|nfs4?|ocfs2|pvfs2|smb3|smbfs|vboxsf|virtiofs)([.].*)?"
-)
-"""File systems that do not give LMDB the coherent mapped memory it needs; `fuse.` anything is one of them."""
 
 
 class LmdbBackend(Backend):
@@ -42,10 +35,9 @@ class LmdbBackend(Backend):
         self._durable = False
         self._receipt = Receipt(Survives.NOTHING)
         self._errors = ErrorsAsOurs(self._root)
+        check_folder(self._root)
         with self._errors:
-            kind = file_system_type(self._root)
-            if _REMOTE.fullmatch(kind):
-                raise BadUrl(f"{self._root} is on {kind}: LMDB needs a local file system, choose another folder")
+            check_local(self._root)
             self._declare(sync or "always")
             self._existing()
 
@@ -77,7 +69,7 @@ class LmdbBackend(Backend):
 
     def write(self, batch: Batch) -> Receipt:
         self.check_open()
-        with self._errors:
+        with self._errors if self._durable else ErrorsAsOurs(self._root, first=True):
             if not self._durable:
                 make_folder(self._root)
             self._attach().write(lambda transaction: apply(transaction, batch))

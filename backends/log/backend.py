@@ -25,7 +25,14 @@ from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.process import Log, share, unshare
 from safekeeper.backends.log.salvage import Salvage
 from safekeeper.backends.log.verify import verify
-from safekeeper.backends.shared.local_files import os_errors_as_unavailable, survives_on, unavailable
+from safekeeper.backends.shared.local_files import (
+    check_folder,
+    check_local,
+    os_errors_as_unavailable,
+    survives_on,
+    unavailable,
+    unusable,
+)
 from safekeeper.url import Url
 
 
@@ -41,11 +48,14 @@ class LogBackend(Backend):
         self._root = Path(root)
         self._options = options or LogOptions()
         self._files = files or Files()
+        check_folder(self._root)
         with os_errors_as_unavailable(self._root):
+            check_local(self._root, shared=self._options.scope == "network")
             durable = survives_on(self._root)
         self.survives = durable if self._options.sync == "always" else Survives.NOTHING
         self.scope = self._options.scope_of_writes()
         self._log: Log | None = None
+        self._written = False
         self._lock = Lock()
 
     @classmethod
@@ -60,9 +70,11 @@ class LogBackend(Backend):
             return Receipt(self.survives)
         try:
             log = self._log or self._shared(create=True)
-            return log.write(batch)
+            receipt = log.write(batch)
         except OSError as error:
-            raise unavailable(self._root, error) from error
+            raise (unavailable if self._written else unusable)(self._root, error) from error
+        self._written = True
+        return receipt
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         self.check_open()

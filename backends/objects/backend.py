@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 from safekeeper.backend import Backend, Batch, CheckpointId, Compaction, Receipt
 from safekeeper.backends.objects.errors import errors_as_unavailable
 from safekeeper.backends.objects.options import open_store, place_of
-from safekeeper.backends.objects.store import OBJECT, TEMPORARY, ObjectStore
+from safekeeper.backends.objects.store import OBJECT, TEMPORARY, LocalStore, ObjectStore
 from safekeeper.backends.shared.named_values import MAX_HEADER_BYTES, decode_id, decode_value, encode, escape, unescape
 from safekeeper.errors import Unavailable
 from safekeeper.url import Url
@@ -47,6 +47,7 @@ class ObjectsBackend(Backend):
         self._lock = Lock()
         self._last_version = 0
         self._doubt_until = 0.0
+        self._written = False
 
     @classmethod
     def from_url(cls, url: Url) -> Self:
@@ -56,8 +57,9 @@ class ObjectsBackend(Backend):
 
     def write(self, batch: Batch) -> Receipt:
         self.check_open()
-        with errors_as_unavailable(self._place):
+        with errors_as_unavailable(self._place, not self._written and isinstance(self._store, LocalStore)):
             self._each(lambda item: self._write(*item), batch.items())
+        self._written = True
         return Receipt(self.survives)
 
     def _write(self, id: CheckpointId, value: bytes | None) -> None:

@@ -11,12 +11,15 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from safekeeper.backends.objects.errors import errors_as_unavailable
 from safekeeper.backends.objects.store import ObjectStore, store_of
+from safekeeper.backends.shared.local_files import check_folder
 from safekeeper.errors import BadUrl
 from safekeeper.url import Url
 
@@ -75,6 +78,8 @@ def open_store(url: Url) -> tuple[ObjectStore, ObjectsOptions]:
     if isinstance(options, S3Options):
         theirs["config_kwargs"] = _s3_config(options)
     address = _address(url, scheme)
+    if issubclass(driver, LocalFileSystem):
+        check_folder(Path(url.local_path()))
     with errors_as_unavailable(place_of(url)):
         theirs |= driver._get_kwargs_from_urls(address)
         files = driver(**theirs, use_listings_cache=False, skip_instance_cache=True)

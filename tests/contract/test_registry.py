@@ -1,3 +1,4 @@
+import os
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -28,6 +29,11 @@ from safekeeper.url import show_url
         ("file:///x#y", "write it as %23"),
         ("file:///x?assert=fire", "it takes process, os, power, host"),
         ("file:///a%00b", "NUL"),
+        ("log:///", "the root of all files: name a folder"),
+        ("lmdb:///.", "the root of all files: name a folder"),
+        ("log:///~/x%20y", f"'~' is not expanded in a URL: write log://{os.path.expanduser('~')}/x%20y$"),
+        ("file:~/x", f"'~' is not expanded in a URL: write file://{os.path.expanduser('~')}/x$"),
+        ("objects+file:///~nobody-here/x", "'~' is not expanded in a URL: write the whole path"),
         ("redis://h:port/0", "is no URL"),
         ("redis://[::1", "is no URL"),
     ],

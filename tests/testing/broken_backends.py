@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from safekeeper import Batch, CheckpointId, PlacementCounts, Receipt, Scope, Survives, Unavailable
+from safekeeper import BadUrl, Batch, CheckpointId, PlacementCounts, Receipt, Scope, Survives, Unavailable
 from safekeeper.backends.file import FileBackend
 from safekeeper.backends.shared.local_files import os_errors_as_unavailable
 
@@ -160,7 +160,15 @@ class WritesLate(FileBackend):
         super().close()
 
 
-class TakesUnreachableForAbsent(FileBackend):
+class LooksAtNothingWhenOpened(FileBackend):
+    """Not wrong in itself: what cannot be used shows when it is used."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__("/tmp")
+        self._root = Path(root)
+
+
+class TakesUnreachableForAbsent(LooksAtNothingWhenOpened):
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         try:
             return super().read(ids)
@@ -168,7 +176,7 @@ class TakesUnreachableForAbsent(FileBackend):
             return [None] * len(ids)
 
 
-class TakesUnreachableForEmpty(FileBackend):
+class TakesUnreachableForEmpty(LooksAtNothingWhenOpened):
     def keys(self, group: str) -> Iterator[bytes]:
         try:
             yield from super().keys(group)
@@ -176,11 +184,11 @@ class TakesUnreachableForEmpty(FileBackend):
             return
 
 
-class LeaksAnExceptionOfItsDriver(FileBackend):
+class LeaksAnExceptionOfItsDriver(LooksAtNothingWhenOpened):
     def write(self, batch: Batch) -> Receipt:
         try:
             return super().write(batch)
-        except Unavailable as error:
+        except (BadUrl, Unavailable) as error:
             raise error.__cause__ from None
 
 

@@ -145,7 +145,7 @@ def test_a_store_on_this_host_may_be_one_that_can_always_be_reached(outcomes):
 def test_every_broken_backend_is_in_the_table():
     source = (HERE / "broken_backends.py").read_text()
     classes = re.findall(r"^class (\w+)\(", source, re.MULTILINE)
-    assert set(classes) == {*SOUND, *WITH_A_HOST, *CAUGHT_BY, "ChangesKeys"}
+    assert set(classes) == {*SOUND, *WITH_A_HOST, *CAUGHT_BY, "ChangesKeys", "LooksAtNothingWhenOpened"}
 
 
 def _check_caught(outcome):

@@ -244,19 +244,6 @@ def lmdb_flags(store):
     return store._environment._lmdb.flags()
 
 
-@pytest.mark.parametrize("kind", ("nfs", "nfs4", "cifs", "9p", "fuse.sshfs", "virtiofs"))
-def test_a_remote_file_system_is_refused(monkeypatch, url, kind):
-    monkeypatch.setattr("safekeeper.backends.lmdb.backend.file_system_type", lambda path: kind)
-    with pytest.raises(BadUrl, match=f"is on {kind}: LMDB needs a local file system"):
-        safekeeper.open(url)
-
-
-@pytest.mark.parametrize("kind", ("ext4", "xfs", "btrfs", "tmpfs", "overlay", "fuseblk", ""))
-def test_a_local_file_system_is_not_refused(monkeypatch, url, kind):
-    monkeypatch.setattr("safekeeper.backends.lmdb.backend.file_system_type", lambda path: kind)
-    safekeeper.open(url).close()
-
-
 def test_somebody_elses_lmdb_is_refused_and_left_alone(url, root):
     with lmdb.open(str(root)) as theirs, theirs.begin(write=True) as transaction:
         transaction.put(b"their", b"data")
