@@ -7,7 +7,8 @@
 
 `safekeeper.open(url)` gives the store itself, for bytes without queues; `safekeeper.aio` has the keeper for asyncio.
 
-What is imported here is the whole public surface, with `safekeeper.testing` for those who write backends.
+What is imported here is the whole public surface, with `safekeeper.testing` for those who write backends. An `import *`
+brings all of it but `open`, which would take the place of Python's own.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,7 @@ from safekeeper.keeper.reader import Progress
 from safekeeper.keeper.serializers import Serializer
 from safekeeper.keeper.ticket import Ticket
 from safekeeper.policy import Calibrate, Every, Trigger
-from safekeeper.registry import open
+from safekeeper.registry import open as open  # not in __all__: `import *` would hide the builtin
 from safekeeper.url import Size, Url
 
 if TYPE_CHECKING:
@@ -115,7 +116,6 @@ __all__ = [
     "Trigger",
     "Unavailable",
     "Url",
-    "open",
 ]
 
 

@@ -54,3 +54,9 @@ def test_what_is_imported_late_is_there():
     assert "numpy" in loaded_by("from safekeeper import Columns")
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = safekeeper.nothing
+
+
+def test_a_star_import_leaves_the_builtin_open_alone():
+    code = "from safekeeper import *; import builtins as b, safekeeper as s; print(open is b.open, s.open is not open)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True True\n"
