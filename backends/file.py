@@ -175,6 +175,11 @@ class FileBackend(Backend):
                 except Corruption as error:
                     yield Damage(str(path), str(error).removeprefix(f"{path}: "))
 
+    def exists(self) -> bool:
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            return (self._root / _TEMPORARY).is_dir() or any(True for _ in self.groups())
+
     def close(self) -> None:
         super().close()
         if self._owner != os.getpid():

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from safekeeper.bench.ycsb.properties import BadProperty, YcsbSettings, guess, load_file, parse_assignments
-from safekeeper.errors import BadUrl, SafekeeperError
+from safekeeper.errors import BadUrl, SafekeeperError, one_line
 
 if TYPE_CHECKING:
     from safekeeper.bench.ycsb.recover import Recovery
@@ -219,7 +219,7 @@ def compare(
         if path is not None:
             write_file(path, text)
     for url, reason in found.failed.items():
-        say(f"{url} failed: {reason}")
+        say(f"{url} failed: {reason}")  # the URL is as `compare` shows it
     if found.partial:
         say(f"PARTIAL RESULTS, {found.partial}")
     if found.partial or found.failed:
@@ -293,4 +293,4 @@ def require_histograms() -> None:
 
 def say(message: str) -> None:
     """Tell the user something that is no result."""
-    print(f"safekeeper: {message}", file=sys.stderr)
+    print(one_line(f"safekeeper: {message}"), file=sys.stderr)

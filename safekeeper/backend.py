@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
-from safekeeper.errors import BadId, Closed, TooLarge
+from safekeeper.errors import BadId, Closed, TooLarge, one_line
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -93,8 +93,9 @@ class CheckpointId:
             raise TooLarge(f"a key has at most {MAX_KEY_BYTES} bytes, this one has {len(self.key)}: shorten or hash it")
 
     def __str__(self) -> str:
+        """The id for messages and log lines: not too long, and printable whatever its bytes are."""
         key = self.key if len(self.key) <= 80 else self.key[:77] + b"..."
-        return f"{self.group}/{key.decode('utf-8', 'backslashreplace')}"
+        return one_line(f"{self.group}/{key.decode('utf-8', 'backslashreplace')}")
 
 
 @lru_cache(maxsize=4096)
@@ -319,6 +320,14 @@ class Intact:
 
     id: CheckpointId
     value: bytes
+
+
+@runtime_checkable
+class SupportsExists(Protocol):
+    """A backend that can tell a store that is not there from one that is empty."""
+
+    def exists(self) -> bool:
+        """Whether there is a store: False before the first write, so also for a path that was mistyped."""
 
 
 @runtime_checkable

@@ -1,7 +1,8 @@
 """The command `safekeeper`: look into a store, change it, check it.
 
 Keys are bytes. On the command line and in what is printed they are text where that is possible; `%xx` stands for any
-other byte, and `%25` for the per cent sign itself.
+other byte, and `%25` for the per cent sign itself. What comes from a store is printed with escapes for all that could
+do something to a terminal; only `get` writes a value as it is.
 
 Exit codes: 0 all well, 1 the answer is no (absent, damaged), 2 it could not be done; the reason is one line on standard
 error.
@@ -14,6 +15,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -29,15 +31,18 @@ from typer.core import TyperGroup
 import safekeeper
 from safekeeper import stores
 from safekeeper.backend import (
+    Backend,
     Batch,
     CheckpointId,
     Damage,
     SupportsCompaction,
+    SupportsExists,
     SupportsStats,
     Survives,
 )
-from safekeeper.errors import SafekeeperError
-from safekeeper.registry import BUNDLED, Commands, commands, third_party
+from safekeeper.errors import BadState, Corruption, SafekeeperError, one_line
+from safekeeper.registry import BUNDLED, Commands, commands, same_store, third_party
+from safekeeper.url import show_url
 
 _PLAIN: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
 
@@ -94,6 +99,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 
 def main() -> None:
     """Run the command line; every error of ours is one line and exit code 2."""
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # for a terminal that knows less
     try:
         try:
             app()
@@ -117,8 +123,33 @@ def _give_up_output() -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    err.print(f"safekeeper: {message}", soft_wrap=True)
+    _complain(message)
     sys.exit(2)
+
+
+def _complain(message: str) -> None:
+    err.print(one_line(f"safekeeper: {message}"), soft_wrap=True)
+
+
+def _open_existing(url: str) -> Backend:
+    """Open a store that is expected to be there: a path that was mistyped would look like an empty one."""
+    store = safekeeper.open(url)
+    try:
+        _require_existing(store, url)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _require_existing(store: Backend, url: str) -> None:
+    if isinstance(store, SupportsExists) and not store.exists():
+        _fail(f"there is no store at {show_url(url)}: look at its path")
+
+
+def _require_another(source: str, target: str) -> None:
+    if same_store(source, target):
+        _fail(f"{show_url(target)} is the same store: give the URL of another one")
 
 
 @app.callback(invoke_without_command=True)
@@ -152,7 +183,7 @@ def backends(as_json: AsJson = False) -> None:
     state = Column("state", min_width=len("'safekeeper[objects]'"))  # or a narrow terminal cuts what is to be typed
     table = Table("scheme", "scope", "survives", state, "what it is", box=None, header_style="bold")
     for row in rows:
-        table.add_row(*asdict(row).values())
+        table.add_row(*map(one_line, asdict(row).values()))
     out.print(table)
 
 
@@ -189,28 +220,88 @@ def put(
     group: Group,
     key: Key,
     file: Annotated[Path | None, typer.Argument(help="The file with the value; standard input if none.")] = None,
+    encode: Annotated[
+        bool, typer.Option("--encode", help="The value is JSON: store it as a SafeKeeper would.")
+    ] = False,
 ) -> None:
-    """Write one value. When the command returns, the value is durable as the backend declares."""
+    """Write one value. When the command returns, the value is durable as the backend declares.
+
+    The bytes are stored as they are: a SafeKeeper reads them with serializer=None. With --encode they are JSON, which
+    becomes a state that a SafeKeeper with default settings fetches.
+    """
     id = _id(group, key)
     try:
         value = sys.stdin.buffer.read() if file is None else file.read_bytes()
     except OSError as error:
         _fail(f"{file}: {error.strerror}")
+    if encode:
+        value = _encode(id, value, "standard input" if file is None else str(file))
     with safekeeper.open(url) as store:
         store.write(Batch({id: value}))
 
 
 @app.command()
-def get(url: StoreUrl, group: Group, key: Key) -> None:
-    """Write one value to standard output, as it is."""
+def get(
+    url: StoreUrl,
+    group: Group,
+    key: Key,
+    decode: Annotated[bool, typer.Option("--decode", help="Show the state that a SafeKeeper saved, as JSON.")] = False,
+) -> None:
+    """Write one value to standard output, as it is.
+
+    With --decode it is shown as JSON, in one line; what JSON does not have, such as bytes, as Python shows it.
+    """
     id = _id(group, key)
     with safekeeper.open(url) as store:
         (value,) = store.read([id])
     if value is None:
-        err.print(f"safekeeper: {id} is not there", soft_wrap=True)
+        _complain(f"{id} is not there")
         raise typer.Exit(1)
+    if decode:
+        _print_json(_as_json(_decode(id, value)))
+        return
     sys.stdout.buffer.write(value)
     sys.stdout.buffer.flush()
+
+
+def _encode(id: CheckpointId, data: bytes, origin: str) -> bytes:
+    from safekeeper.keeper.serializers import Codec, serializer_named
+
+    try:
+        state = json.loads(data)
+    except ValueError as error:
+        _fail(f"{origin} is no JSON: {error}")
+    if state is None:
+        _fail("null is no state: remove the id instead")
+    try:
+        return Codec(serializer_named("msgpack")).encode(state)
+    except BadState as error:
+        _fail(f"{id}: {error}")
+
+
+def _decode(id: CheckpointId, value: bytes) -> Any:
+    """The state with these bytes, as it was saved, whatever its schema version is."""
+    from safekeeper.keeper.serializers import MAX_SCHEMA, Codec, serializer_named, serializer_of
+
+    try:
+        name = serializer_of(value)
+        if name == "pickle":
+            way = "fetch it with a keeper that has serializer='pickle'"
+            raise BadState(f"was saved with pickle, which runs code that it finds: {way}")
+        return Codec(serializer_named(name), schema=MAX_SCHEMA, migrate=lambda state, _: state).decode(value)
+    except (BadState, Corruption, ValueError) as error:
+        _fail(f"{id}: {error}")
+
+
+def _as_json(state: Any) -> Any:
+    """*state* with what JSON does not have as text."""
+    if isinstance(state, dict):
+        return {key if isinstance(key, str) else repr(key): _as_json(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return list(map(_as_json, state))
+    if hasattr(state, "to_pylist"):  # a table of Arrow
+        return _as_json(state.to_pylist())
+    return state if state is None or isinstance(state, str | int | float) else repr(state)
 
 
 @app.command()
@@ -230,19 +321,19 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """List the groups of a store, or the keys of one group."""
-    with safekeeper.open(url) as store:
+    with _open_existing(url) as store:
         names = dict.fromkeys(store.groups() if group is None else map(show_key, store.keys(group)))
         if as_json:
             _print_json(list(names))
             return
         for name in names:
-            print(name)
+            _print(name)
 
 
 @app.command()
 def verify(url: StoreUrl, as_json: AsJson = False) -> None:
     """Read and check everything in a store; list what is damaged. Exit code 1 if anything is."""
-    with safekeeper.open(url) as store, _Counter("{:,} bytes checked") as counter:
+    with _open_existing(url) as store, _Counter("{:,} bytes checked") as counter:
         found = list(stores.verify(store, counter.add))
     if as_json:
         _print_json([_damage_as_json(damage) for damage in found])
@@ -259,7 +350,7 @@ def _damage_as_json(damage: Damage) -> dict[str, str | None]:
 
 def _print_damage(found: Iterable[Damage]) -> None:
     for damage in found:
-        print(f"{damage.place}: {damage.problem}" + (f" ({damage.id} is lost)" if damage.id else ""))
+        _print(f"{damage.place}: {damage.problem}" + (f" ({damage.id} is lost)" if damage.id else ""))
 
 
 @app.command()
@@ -275,12 +366,14 @@ def copy(
     Ids that TO has already are replaced, its others stay, so a copy that was interrupted is simply made again. Stop
     what writes to FROM first. A Spark query goes on with the copy when its `url` names it.
     """
+    _require_another(source, target)
     if spark is None:
-        with safekeeper.open(source) as old, safekeeper.open(target) as new, _Counter("{:,} ids copied") as counter:
+        with _open_existing(source) as old, safekeeper.open(target) as new, _Counter("{:,} ids copied") as counter:
             copied = stores.copy(old, new, group, counter.add)
     else:
         from safekeeper.spark.source import copy_on_spark
 
+        _open_existing(source).close()
         copied = copy_on_spark(source, target, group, spark)
     if as_json:
         _print_json(asdict(copied))
@@ -298,9 +391,10 @@ def repair(
 
     An id whose last value is damaged is lost; an older value does not take its place.
     """
-    with safekeeper.open(source) as damaged, safekeeper.open(target) as new, _Counter("{:,} bytes checked") as counter:
+    _require_another(source, target)
+    with _open_existing(source) as damaged, safekeeper.open(target) as new, _Counter("{:,} bytes checked") as counter:
         if next(new.groups(), None) is not None:
-            _fail(f"{target} is not empty: give the URL of a new store")
+            _fail(f"{show_url(target)} is not empty: give the URL of a new store")
         repaired = stores.repair(damaged, new, counter.add)
     copied, lost = repaired.copied, repaired.lost
     if as_json:
@@ -315,7 +409,7 @@ def repair(
 @app.command()
 def stat(url: StoreUrl, as_json: AsJson = False) -> None:
     """Say what a store is and holds: scope, what a write survives, groups, ids, bytes."""
-    with safekeeper.open(url) as store, _Counter("{:,} ids counted") as counter:
+    with _open_existing(url) as store, _Counter("{:,} ids counted") as counter:
         asserted = f" (asserted: {_flags(store.asserted)})" if store.asserted else ""
         facts: dict[str, Any] = {
             "backend": type(store).__name__,
@@ -333,7 +427,7 @@ def stat(url: StoreUrl, as_json: AsJson = False) -> None:
         return
     table = Table(show_header=False, box=None)
     for name, value in facts.items():
-        table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
+        table.add_row(one_line(name), f"{value:,}" if isinstance(value, int) else one_line(str(value)))
     out.print(table)
 
 
@@ -343,6 +437,7 @@ def compact(url: StoreUrl, as_json: AsJson = False) -> None:
     with safekeeper.open(url) as store:
         if not isinstance(store, SupportsCompaction):
             _fail(f"{type(store).__name__} keeps nothing that could be compacted")
+        _require_existing(store, url)
         with _Counter("compacting"):
             done = store.compact()
     if as_json:
@@ -369,13 +464,13 @@ def prune(
     """
     from safekeeper.spark.prune import Fate, remove, stored_queries
 
-    with safekeeper.open(url) as store:
+    with _open_existing(url) as store:
         found = [query for query in stored_queries(store, gone or ()) if query.fate is not Fate.THERE]
         if as_json:
             _print_json([{**asdict(query), "fate": query.fate.value} for query in found])
         for query in () if as_json else found:
             action = "remove" if query.fate is Fate.GONE else "keep"
-            print(f"{action} {query.id}, {query.keys:,} keys: {query.reason} ({query.location or 'unknown'})")
+            _print(f"{action} {query.id}, {query.keys:,} keys: {query.reason} ({query.location or 'unknown'})")
         doomed = [query for query in found if query.fate is Fate.GONE]
         if not doomed:
             err.print("nothing to remove")
@@ -406,8 +501,18 @@ def show_key(key: bytes) -> str:
     return quote_from_bytes(key, safe="".join(chr(c) for c in range(32, 127) if chr(c) != "%"))
 
 
+def _print(text: str) -> None:
+    print(one_line(text))
+
+
 def _print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False))
+    # JSON escapes some control characters, but not those behind the first 128, nor what turns the direction of text.
+    text = json.dumps(value, ensure_ascii=False)
+    print(text if text.isprintable() else re.sub(r"[^ -~]", _escape_in_json, text))
+
+
+def _escape_in_json(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 class _Counter:

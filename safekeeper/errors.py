@@ -16,6 +16,15 @@ it is chained as the cause.
 """
 
 
+def one_line(text: str) -> str:
+    """*text* as one line that can be shown anywhere: what is not printable is escaped, as in `\\x1b`.
+
+    What is stored may be anything. Written to a terminal as it is, it could move the cursor, change what was shown
+    before, or type.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 class SafekeeperError(Exception):
     """The root of everything safekeeper raises on purpose."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 import typing
 from dataclasses import dataclass
 from functools import cache
@@ -120,6 +121,18 @@ def url_for_workers(url: str) -> str:
     """*url* as the workers of a distributed job get it: see `SupportsWorkers`. Most backends leave it as it is."""
     cls = backend_class(Url.parse(url).scheme)
     return cls.url_for_workers(url) if isinstance(cls, SupportsWorkers) else url
+
+
+def same_store(one: str, other: str) -> bool:
+    """Whether two URLs surely name one store: the same folder by whatever way, or the same server and place there."""
+    first, second = Url.parse(one), Url.parse(other)
+    if first.host is None and second.host is None and os.path.isdir(first.path) and os.path.isdir(second.path):
+        return os.path.samefile(first.path, second.path)
+    return _place(first) == _place(second)
+
+
+def _place(url: Url) -> Url:
+    return dataclasses.replace(url, path=url.path.rstrip("/"), user=None, password=None)
 
 
 def backend_class(scheme: str) -> type[Backend]:

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-from safekeeper.cli import show_key
+import safekeeper
+from safekeeper import Batch, CheckpointId, SafeKeeper
+from safekeeper.cli import main, show_key
 from safekeeper.registry import COMMANDS_GROUP
 from safekeeper.testing.entry_point import write_entry_points
 
@@ -28,6 +30,19 @@ def answer(*arguments, value=b""):
     done = run(*arguments, value=value)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
+
+
+@pytest.fixture
+def run_here(monkeypatch, capfd):
+    """The same in this process, which is quicker."""
+
+    def run_here(*arguments):
+        monkeypatch.setattr(sys, "argv", ["safekeeper", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return (ended.value.code, *capfd.readouterr())
+
+    return run_here
 
 
 def test_a_value_goes_in_and_comes_out_as_it_is(url, tmp_path):
@@ -112,6 +127,8 @@ main()
         (["put", "file:///x", "g", "key", "/no/such/file"], "/no/such/file: No such file or directory"),
         (["put", "file:///proc/x", "g", "key"], "/proc/x: "),
         (["compact", "file:///x"], "nothing that could be compacted"),
+        (["put", "--encode", "file:///x", "g", "key"], "standard input is no JSON: Expecting value"),
+        (["put", "--encode", "file:///x", "g", "key", "/dev/null"], "/dev/null is no JSON: Expecting value"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_exit_code_2(arguments, says):
@@ -176,3 +193,143 @@ def test_the_first_page_of_help_loads_no_added_command():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split()
     assert "safekeeper.cli" in loaded
     assert not {"safekeeper.bench.cli", "safekeeper.dev.cli", "safekeeper.backends.hdfs"} & set(loaded)
+
+
+@pytest.mark.parametrize("scheme", ["file", "log", "lmdb", "objects+file"])
+@pytest.mark.parametrize("command", ["verify", "stat", "ls", "compact", "prune", "copy", "repair"])
+def test_a_store_that_is_not_there_is_an_error_and_is_not_made(tmp_path, run_here, scheme, command):
+    url, target = f"{scheme}://{tmp_path}/mistyped", f"file://{tmp_path}/target"
+    arguments = [command, url, *([target] if command in ("copy", "repair") else [])]
+    if command == "compact" and scheme in ("file", "lmdb"):
+        pytest.skip("has nothing to compact")
+    message = f"safekeeper: there is no store at {url}: look at its path\n"
+    assert run_here(*arguments) == (2, "", message)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mistyped").mkdir()
+    assert run_here(*arguments) == (2, "", message)
+
+
+@pytest.mark.parametrize("scheme", ["file", "log", "lmdb", "objects+file"])
+def test_a_store_with_nothing_left_in_it_is_there(tmp_path, run_here, scheme):
+    url, id = f"{scheme}://{tmp_path}/store", CheckpointId("group", b"key")
+    with safekeeper.open(url) as store:
+        store.write(Batch({id: b""}))
+    assert run_here("rm", url, "group", "key") == (0, "", "")
+    assert json.loads(run_here("stat", "--json", url)[1])["ids"] == 0
+    assert run_here("verify", url)[:2] == run_here("ls", url)[:2] == (0, "")
+
+
+@pytest.mark.parametrize("command", ["copy", "repair"])
+@pytest.mark.parametrize("scheme", ["file", "log", "lmdb"])
+def test_a_store_is_not_copied_onto_itself_whatever_it_is_called(tmp_path, monkeypatch, run_here, scheme, command):
+    url, id = f"{scheme}://{tmp_path}/store", CheckpointId("group", b"key")
+    with safekeeper.open(url) as store:
+        store.write(Batch({id: b"1"}))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("store")
+    names = [url, f"{url}/", f"{scheme}:store", f"{scheme}:link/", f"{scheme}://{tmp_path}/./x/../store?assert=host"]
+    (tmp_path / "x").mkdir()
+    for name in [*names, "objects+file:store"]:
+        code, printed, said = run_here(command, url, name)
+        assert (code, printed) == (2, "")
+        assert re.fullmatch("safekeeper: .* is the same store: give the URL of another one\n", said)
+    with safekeeper.open(url) as store:
+        assert store.read([id]) == [b"1"]
+
+
+def test_a_server_is_not_copied_onto_itself(run_here):
+    said = "safekeeper: memory://h/x/ is the same store: give the URL of another one\n"
+    assert run_here("copy", "memory://me:QUIET@h/x", "memory://h/x/") == (2, "", said)
+    assert run_here("copy", "memory://h/x", "memory://h/y")[0] == 0
+
+
+WITH_LOGIN = """
+from safekeeper.backends.file import FileBackend
+class WithLogin(FileBackend):
+    @classmethod
+    def from_url(cls, url):
+        return cls(url.path)
+"""
+
+
+def test_repair_names_its_target_without_the_password(url, tmp_path):
+    (tmp_path / "login.py").write_text(WITH_LOGIN)
+    write_entry_points(tmp_path, {"login": "login:WithLogin"})
+    for folder in ("store", "target"):
+        answer("put", f"file://{tmp_path}/{folder}", "group", "key", value=b"1")
+    done = run("repair", url, f"login://me:QUIET@h{tmp_path}/target", path=tmp_path)
+    message = f"safekeeper: login://me:***@h{tmp_path}/target is not empty: give the URL of a new store\n"
+    assert (done.returncode, done.stderr.decode()) == (2, message)
+
+
+EVIL = "\x1b]0;owned\x07\u202e\x9b31m"
+
+
+def test_no_output_lets_what_is_stored_reach_the_terminal_unescaped(tmp_path, run_here):
+    folder = tmp_path / f"store{EVIL}"
+    url = f"file://{tmp_path}/store%1B%5D0;owned%07%E2%80%AE%C2%9B31m"
+    ids = [CheckpointId("group\u202e", EVIL.encode()), CheckpointId("group\u202e", b"\x1b[31m" + b"x" * 300)]
+    with safekeeper.open(url) as store:
+        store.write(Batch(dict.fromkeys(ids, b"value")))
+    for path in folder.rglob("*.ckpt"):
+        path.write_bytes(path.read_bytes() + b"!")
+    commands = [
+        ["ls", url],
+        ["ls", url, "group\u202e"],
+        ["verify", url],
+        ["stat", url],
+        ["repair", url, f"log:{tmp_path}/x"],
+    ]
+    commands += [["get", url, "g", EVIL], ["get", url, "group\u202e", EVIL], ["put", f"{url}?{EVIL}=1", "g", "k"]]
+    commands += [[*command, "--json"] for command in commands if command[0] in ("ls", "verify", "stat", "repair")]
+    for command in commands:
+        _, printed, said = run_here(*command)
+        assert printed + said
+        assert (printed + said).replace("\n", "").isprintable(), (command, printed, said)
+        if "--json" in command:
+            json.loads(printed)
+    assert json.loads(run_here("ls", url, "--json")[1]) == ["group\u202e"]
+    assert len(json.loads(run_here("verify", url, "--json")[1])) == 2
+
+
+def test_a_terminal_that_knows_ascii_only_gets_escapes(url):
+    answer("put", url, "gr\u00fcn", "\u00fc")
+    command = [sys.executable, "-m", "safekeeper.cli", "ls", url]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stdout) == (0, b"gr\\xfcn\n")
+
+
+def test_what_is_put_as_json_a_keeper_fetches(url):
+    answer("put", "--encode", url, "g", "k", value=b'{"count": 41, "w\xc3\xb6rter": [1.5, null, true]}')
+    with SafeKeeper(url) as keeper:
+        assert keeper.fetch(CheckpointId("g", b"k")) == {"count": 41, "w\u00f6rter": [1.5, None, True]}
+    shown = answer("get", "--decode", url, "g", "k").decode()
+    assert shown == '{"count": 41, "w\u00f6rter": [1.5, null, true]}\n'
+
+
+def test_get_shows_what_a_keeper_saved_whatever_its_serializer(url):
+    states = {"msgpack": {"a": b"\xff", "at": [1, {2: "x"}]}, "json": [1, "\x1b"], "raw": b"bytes"}
+    for name, state in states.items():
+        with SafeKeeper(url, serializer=name, schema=3) as keeper:
+            keeper.save(CheckpointId("g", name.encode()), state).result()
+    shown = [answer("get", "--decode", url, "g", name) for name in states]
+    assert shown == [b'{"a": "b\'\\\\xff\'", "at": [1, {"2": "x"}]}\n', b'[1, "\\u001b"]\n', b"\"b'bytes'\"\n"]
+
+
+@pytest.mark.parametrize(
+    ("serializer", "says"),
+    [
+        (
+            "pickle",
+            "saved with pickle, which runs code that it finds: fetch it with a keeper that has serializer='pickle'",
+        ),
+        (None, "carries no serializer's header"),
+    ],
+)
+def test_a_state_that_cannot_be_shown_is_one_line(url, serializer, says):
+    with SafeKeeper(url, serializer=serializer) as keeper:
+        keeper.save(CheckpointId("g", b"k"), b"x").result()
+    done = run("get", "--decode", url, "g", "k")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"safekeeper: g/k: ")
+    assert says in done.stderr.decode()

@@ -124,6 +124,11 @@ class LmdbBackend(Backend):
                 return Stats(0, 0)
             return environment.stats()
 
+    def exists(self) -> bool:
+        self.check_open()
+        with self._errors:
+            return has_data(self._root)
+
     def close(self) -> None:
         if self._owner != os.getpid():
             self._open = False

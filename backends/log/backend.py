@@ -20,6 +20,7 @@ from safekeeper.backend import (
     Stats,
     Survives,
 )
+from safekeeper.backends.log.claim import writer_folders
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.process import Log, share, unshare
@@ -127,6 +128,11 @@ class LogBackend(Backend):
             for found in Salvage(self._root, checked).run():
                 self.check_open()
                 yield found
+
+    def exists(self) -> bool:
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            return bool(writer_folders(self._root))
 
     def _find(self) -> Log | None:
         """The log behind this handle; None if there is no such folder, which then has nothing in it."""

@@ -165,6 +165,11 @@ class ObjectsBackend(Backend):
                     self._store.remove(f"{TEMPORARY}/{name}")
             return Compaction(before, self._store.size())
 
+    def exists(self) -> bool:
+        self.check_open()
+        with errors_as_unavailable(self._place):
+            return self._store.exists()
+
     def close(self) -> None:
         super().close()
         if self._pool is not None and self._owner == os.getpid():

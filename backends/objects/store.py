@@ -59,6 +59,10 @@ class ObjectStore(ABC):
     def folders(self) -> list[str]:
         """The names of the folders in the root."""
 
+    def exists(self) -> bool:
+        """Whether anything is there."""
+        return bool(self.folders())
+
     @abstractmethod
     def put(self, path: str, pieces: Sequence[bytes]) -> None:
         """Create an object of *pieces*, whole or not at all."""
@@ -156,6 +160,9 @@ class FolderStore(ObjectStore):
 
     def folders(self) -> list[str]:
         return [name for name in self._names("") if name != TEMPORARY]
+
+    def exists(self) -> bool:
+        return any(self._names(""))
 
     def _names(self, folder: str) -> Iterable[str]:
         try:

@@ -240,6 +240,11 @@ def _open(data: bytes) -> tuple[int, int, str, bytes]:
     return flags, schema, data[_HEADER.size : start].decode(), payload
 
 
+def serializer_of(data: bytes) -> str:
+    """The name of the serializer that wrote *data*. Raise `BadState` or `Corruption` if it cannot be told."""
+    return _open(data)[2]
+
+
 class _Zstd:
     """zstd with a compressor for each thread: they must not be shared."""
 

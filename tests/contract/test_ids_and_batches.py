@@ -68,3 +68,8 @@ def test_a_batch_of_columns_takes_no_single_operations():
     batch = Batch.of_columns(Columns.of("g", [b"a"], [b"1"]))
     with pytest.raises(TypeError, match="a batch of their own"):
         batch.put(B, b"2")
+
+
+@pytest.mark.parametrize("key", [b"\x1b[31m", b"a\nb", "\u202e".encode(), b"\xff\x9b", bytes(range(256))])
+def test_an_id_is_shown_in_one_printable_line(key):
+    assert str(CheckpointId("group\u202e", key)).isprintable()

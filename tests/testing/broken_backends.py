@@ -459,6 +459,17 @@ class SendsWorkersElsewhere(FileBackend):
         return f"{url}-of-workers"
 
 
+class SaysThatItIsNotThere(FileBackend):
+    """It looks only once, when it is opened."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self._there = super().exists()
+
+    def exists(self) -> bool:
+        return self._there
+
+
 class CountsHitsThatNobodyPlanned(FileBackend):
     """Every file is said to be where it was planned, though nothing was."""
 

@@ -17,6 +17,7 @@ from safekeeper.backend import (
     PlacementCounts,
     Receipt,
     Scope,
+    SupportsExists,
     SupportsPlacement,
     Survives,
 )
@@ -88,6 +89,12 @@ class LifecycleContract(Kit):
             assert 0 <= counts.hit_rate <= 1
         assert after.planned >= before.planned
         assert after.unplanned >= before.unplanned
+
+    def test_a_store_exists_when_it_has_been_written(self, store: Backend, opened: Opener, group: str) -> None:
+        before = opened()
+        assert _exists(before) or list(before.groups()) == []
+        put(store, CheckpointId(group, b"key"), b"value")
+        assert all(map(_exists, (before, store, opened())))
 
     def test_an_unknown_option_is_refused(self, url: str) -> None:
         join = "&" if Url.parse(url).query else "?"
@@ -165,6 +172,10 @@ class LifecycleContract(Kit):
             pytest.skip("a store on this host without a path: if it can be out of reach, override unreachable_url")
         with pytest.raises(SafekeeperError), safekeeper.open(unreachable_url) as store:
             call(store)
+
+
+def _exists(store: Backend) -> bool:
+    return store.exists() if isinstance(store, SupportsExists) else True
 
 
 def _placement_counts(store: Backend) -> PlacementCounts:
