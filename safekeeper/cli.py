@@ -184,7 +184,7 @@ def backends(as_json: AsJson = False) -> None:
     table = Table("scheme", "scope", "survives", state, "what it is", box=None, header_style="bold")
     for row in rows:
         table.add_row(*map(one_line, asdict(row).values()))
-    out.print(table)
+    out.print(table, crop=False)
 
 
 def _backend_rows() -> Iterator[BackendRow]:

@@ -116,6 +116,7 @@ main()
         [sys.executable, "-c", program], env={**os.environ, "COLUMNS": "80"}, capture_output=True, check=True
     )
     assert b"'safekeeper[objects]'" in done.stdout
+    assert b"Redis 7 or Valkey" in done.stdout  # the last column is not cut, however narrow the terminal is
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,10 @@ class HBaseBackend(Backend):
                 self.check_open()
             more = len(page) == _GROUP_ROWS_TOGETHER
 
+    def exists(self) -> bool:
+        self.check_open()
+        return self._table.exists()
+
     def close(self) -> None:
         if self._open and self._owner == os.getpid():
             self._table.close()

@@ -65,11 +65,11 @@ class Table:
     def check(self) -> None:
         """Raise unless the server is there and the table, if it is there too, can be used."""
         try:
-            self._find()
+            self.exists()
         except Unavailable as error:
             raise explain_opening(self._address, error) from error
 
-    def _find(self) -> bool:
+    def exists(self) -> bool:
         """Whether the table exists. It is asked by itself: of several rows of a missing table the server says nothing
         but that it could not read them."""
         if not self._exists:
@@ -95,7 +95,7 @@ class Table:
     def read(self, rows: Sequence[bytes], column: bytes) -> dict[bytes, Cell]:
         """One column of *rows*, of those that have it."""
         found: dict[bytes, Cell] = {}
-        if not self._find():
+        if not self.exists():
             return found
         start, count = 0, _FIRST_READ
         while start < len(rows):
@@ -130,7 +130,7 @@ class Table:
             client.scannerClose(scanner)
             return rows
 
-        rows = self._connections.run(ask) if self._find() else []
+        rows = self._connections.run(ask) if self.exists() else []
         return [(row.row, Cell(cell.value, cell.timestamp)) for row in rows for cell in row.columns.values()]
 
     def pages(self, start: bytes, stop: bytes, count: int) -> Iterator[list[bytes]]:
@@ -146,7 +146,7 @@ class Table:
         """Create the table, unless somebody else has done it meanwhile."""
         family = ColumnDescriptor(name=FAMILY + b":", maxVersions=1, bloomFilterType="ROW", blockCacheEnabled=True)
         with self._creating, suppress(TableExists):
-            if not self._find():
+            if not self.exists():
                 if not self._create:
                     raise MissingTable(
                         f"{self._address}: there is no table {self._address.table} and create=no: create it"
@@ -158,7 +158,7 @@ class Table:
 
         None if somebody else has used the same row in between.
         """
-        if not self._find():
+        if not self.exists():
             self._create_table()
         row = b"\0\0\0" + secrets.token_bytes(1)
         token, sent, received = self._put_token(row)

@@ -210,6 +210,10 @@ class HdfsBackend(Backend):
         details = {"segments": segments, "planned_files": placed.planned, "files_as_planned": placed.hits}
         return Stats(ids, size, details)
 
+    def exists(self) -> bool:
+        self.check_open()
+        return self._shared.store.exists()
+
     def placement_counts(self) -> PlacementCounts:
         """How many files of this process went where they were planned."""
         return self._shared.placement.counts()

@@ -93,6 +93,10 @@ class HdfsStore:
         self.looked_at, self.alone_at = looked_at, looked_at if self.is_alone(listing) else 0
         return listing
 
+    def exists(self) -> bool:
+        """Whether anybody has written here."""
+        return self.client.listing(self.path("segments"), of_one_moment=False) is not None
+
     def is_alone(self, listing: list[FileStatus]) -> bool:
         """Whether nobody else has a segment open in *listing*."""
         with self.lock:
