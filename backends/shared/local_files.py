@@ -25,6 +25,8 @@ _REMOTE = re.compile(
     "(9p|afs|beegfs|ceph|cifs|coda|fuse|gfs2|glusterfs|gpfs|lustre|nfs4?|ocfs2|pvfs2|smb3|smbfs|vboxsf|virtiofs)([.].*)?"
 )
 """File systems whose files may be those of other hosts. `fuse.` anything is one: nobody can tell what is behind it."""
+_LOCAL = frozenset({"fuse.fuse-overlayfs"})
+"""But for these: the layers of a container whose user is not root are local."""
 _PAGES_PER_HOST = re.compile("9p|afs|cifs|coda|nfs4?|smb3|smbfs|vboxsf|virtiofs|fuse[.]sshfs")
 """Those of them where each host has locks or mapped pages of its own, whatever a URL says."""
 
@@ -98,7 +100,7 @@ def check_local(path: Path, shared: bool | None = None) -> None:
     that the file system gives all that; it is believed unless it cannot be. None: a URL of this kind cannot say so.
     """
     kind = file_system_type(path)
-    if (_PAGES_PER_HOST if shared else _REMOTE).fullmatch(kind):
+    if kind not in _LOCAL and (_PAGES_PER_HOST if shared else _REMOTE).fullmatch(kind):
         advice = "choose a folder on a local file system, or a store that is on the network"
         if shared is False and not _PAGES_PER_HOST.fullmatch(kind):
             advice += "; or say ?scope=network if its locks and mapped files are the same for all hosts"

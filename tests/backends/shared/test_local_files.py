@@ -26,7 +26,7 @@ def test_a_remote_file_system_is_refused(monkeypatch, tmp_path, scheme, kind):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "fuseblk", ""])
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "fuse.fuse-overlayfs", "fuseblk", ""])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_local_file_system_is_not_refused(monkeypatch, tmp_path, scheme, kind):
     monkeypatch.setattr(f"{LOCAL_FILES}.file_system_type", lambda path: kind)
