@@ -5,8 +5,8 @@
     redis+unix:///path/of/the/socket[?option=value]              on the same host
 
 Whether the server is part of a cluster, whether it may throw data away, and what a write survives there, is asked when
-a connection is made; the options are the fields of `RedisOptions`. What a write survives is in `docs/durability.md`,
-the layout in `layout.py`.
+a connection is made, and again by writes every two seconds; the options are the fields of `RedisOptions`. What a write
+survives is in `docs/durability.md`, the layout in `layout.py`.
 
 A user needs `+@read +@write +@transaction +@scripting`, in a cluster `+info +cluster|slots +asking` as well, and `+wait
 +waitaof` for `replicas=` and `aof=`. Whoever lacks `+info +config|get` gets a store that declares nothing, and whoever

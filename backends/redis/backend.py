@@ -10,7 +10,7 @@ from functools import reduce
 from operator import and_
 from typing import Any, Self
 
-from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope
+from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
 from safekeeper.backends.redis.layout import BUCKETS, RedisGroup, RedisLargeValue, decode, group_list, locate
 from safekeeper.backends.redis.options import Address, Connect, RedisOptions, parse
 from safekeeper.backends.redis.routing import BucketRequest, Router
@@ -40,8 +40,18 @@ class RedisBackend(Backend):
         facts = self._router.facts()
         if options.aof and not all(server.waits_for_aof for server in facts):
             raise Misconfigured(f"{address}: aof=yes needs Redis 7.2 or Valkey, with appendonly yes")
-        self._survives_by_server = reduce(and_, (server.survives for server in facts))
-        self.survives = self._survives_by_server | self._writer.confirmed
+
+    @property
+    def survives(self) -> Survives:
+        """By what the servers said when they were last asked: on every connection, and by writes, every few seconds."""
+        return self._declared(self._router.survives())
+
+    @survives.setter
+    def survives(self, declared: Survives) -> None:
+        self.asserted |= declared & ~self.survives
+
+    def _declared(self, by_servers: Survives) -> Survives:
+        return by_servers | self._writer.confirmed | self.asserted
 
     @classmethod
     def from_url(cls, url: Url) -> Self:
@@ -55,11 +65,8 @@ class RedisBackend(Backend):
 
     def write(self, batch: Batch) -> Receipt:
         self.check_open()
-        survives = self.survives
-        for by_server in self._writer.write(batch):
-            if by_server != self._survives_by_server:  # its settings were changed since
-                survives &= by_server | self._writer.confirmed | self.asserted
-        return Receipt(survives)
+        by_servers = self._writer.write(batch)
+        return Receipt(self._declared(reduce(and_, by_servers)) if by_servers else self.survives)
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         self.check_open()

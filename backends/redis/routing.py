@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from threading import Lock
 from typing import Any
 
 from redis import exceptions
 from redis.crc import key_slot
 
+from safekeeper.backend import Survives
 from safekeeper.backends.redis.errors import code_of, explain
 from safekeeper.backends.redis.layout import BUCKETS, group_list
 from safekeeper.backends.redis.options import Address, Connect, RedisOptions
@@ -61,12 +64,17 @@ class Router:
             self._read_map()
 
     def facts(self) -> list[Facts]:
-        """What each server that has a bucket says about itself."""
+        """What each server that has a bucket says about itself. All of them must answer."""
         found = []
         for node in set(self._node_of_bucket):
             with node.connection() as connection:
                 found.append(connection.facts)
         return found
+
+    def survives(self) -> Survives:
+        """What a write survives wherever it goes, by what the servers said last. Nobody is asked."""
+        nodes = set(self._node_of_bucket)
+        return reduce(and_, (node.facts.survives if node.facts else Survives.NOTHING for node in nodes))
 
     def node_of(self, bucket: int) -> RedisNode:
         """The server that has *bucket*, as far as is known."""

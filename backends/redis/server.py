@@ -20,6 +20,11 @@ from safekeeper.errors import Unavailable
 Command = Sequence[bytes | memoryview]
 
 _ASKED = (b"appendfsync", b"no-appendfsync-on-rewrite")
+_TURNED_OFF = ("run_id", "role", "master_replid", "cmdstat_config|set", "cmdstat_config|resetstat")
+"""What of INFO changes whenever somebody may have turned the append-only file off: a restart, a setting, a copy from
+another master."""
+ASK_AGAIN_AFTER = 2.0
+"""Seconds after which a write asks a server about itself again: its settings may have changed."""
 _GRANT = b"#!lua flags=allow-oom\nreturn redis.call('SET', KEYS[1], '', 'PX', ARGV[1])"
 _TRUSTED_FOR = 0.5
 _UNTOUCHED_FOR = 30.0
@@ -31,9 +36,16 @@ _SENT_TOGETHER = 16 * 1024
 class Facts:
     """What a server says about itself. What it does not say counts as what promises least."""
 
+    asked: float
+    """When; of our own monotonic clock."""
     run_id: str
     """Changes with every start of the server."""
     in_cluster: bool
+    file_is_whole: bool
+    """It has an append-only file from which a restart gets everything back. While the first one is being written, after
+    it was turned on, what is answered goes to another file, which a restart does not look at."""
+    turned: tuple[str, ...]
+    """Stays as it is for as long as the append-only file cannot have been turned off."""
     survives: Survives
     """What a write survives once the server has answered it."""
     scans_keys: bool
@@ -42,16 +54,30 @@ class Facts:
     """It knows WAITAOF, and keeps an append-only file that one can wait for."""
 
     @classmethod
-    def of(cls, info: Mapping[str, str], config: Mapping[str, str]) -> Facts:
+    def of(cls, asked: float, info: Mapping[str, str], config: Mapping[str, str], before: Facts | None) -> Facts:
+        """What follows from the server's answers, and from what was known *before*."""
         redis, valkey = _version(info, "redis_version"), _version(info, "valkey_version")
-        appends = info.get("aof_enabled") == "1"
+        appends = info.get("aof_enabled") == "1" and info.get("aof_last_write_status") == "ok"
+        turned = tuple(info.get(name, "") for name in _TURNED_OFF)
+        # The server does not say whether a rewrite is the first one. It is not if the file was whole before it.
+        was_whole = before is not None and before.file_is_whole and before.turned == turned
+        file_is_whole = appends and (was_whole or not _may_be_rewriting(info))
         return cls(
+            asked=asked,
             run_id=info.get("run_id", ""),
             in_cluster=info.get("cluster_enabled") == "1",
-            survives=_survives(config) if appends else Survives.NOTHING,
+            file_is_whole=file_is_whole,
+            turned=turned,
+            survives=_survives(config) if file_is_whole else Survives.NOTHING,
             scans_keys=valkey >= (8, 0) or redis >= (7, 4),
             waits_for_aof=appends and redis >= (7, 2),  # what Valkey gives as redis_version is 7.2
         )
+
+
+def _may_be_rewriting(info: Mapping[str, str]) -> bool:
+    """Whether the append-only file is being rewritten, or is to be, or was to be and that failed."""
+    busy = info.get("aof_rewrite_in_progress") != "0" or info.get("aof_rewrite_scheduled") != "0"
+    return busy or info.get("aof_last_bgrewrite_status") != "ok"
 
 
 def _survives(config: Mapping[str, str]) -> Survives:
@@ -95,7 +121,8 @@ class WriteLease:
 class RedisConnection:
     """A connection that has been made, with what is known about the server at its other end."""
 
-    def __init__(self, address: Address, driver: DriverConnection) -> None:
+    def __init__(self, address: Address, driver: DriverConnection, known: Facts | None) -> None:
+        """*known* is what a server there said about itself before, on another connection."""
         self.address = address
         self.lease: WriteLease | None = None
         """Watched by the server, and good for one transaction."""
@@ -106,7 +133,7 @@ class RedisConnection:
         self._touched = time.monotonic()
         try:
             driver.connect()
-            self.facts = self._ask()
+            self.facts = self._ask(known)
         except exceptions.RedisError as error:
             driver.disconnect()
             raise explain_connecting(address, error) from error
@@ -114,8 +141,16 @@ class RedisConnection:
             driver.disconnect()
             raise
 
-    def _ask(self) -> Facts:
-        (info,) = self.call([(b"INFO",)])
+    def ask_again(self, known: Facts | None) -> None:
+        """Know what the server is like by now: from another connection to the same one, or by asking it."""
+        if known is not None and known.run_id == self.facts.run_id and known.asked > self.facts.asked:
+            self.facts = known
+        if time.monotonic() - self.facts.asked > ASK_AGAIN_AFTER:
+            self.facts = self._ask(known)
+
+    def _ask(self, known: Facts | None) -> Facts:
+        asked = time.monotonic()
+        (info,) = self.call([(b"INFO", b"default", b"commandstats")])
         if isinstance(info, Exception) and code_of(info) != "NOPERM":
             raise info
         (config,) = self.call([(b"CONFIG", b"GET", *_ASKED)])
@@ -126,7 +161,7 @@ class RedisConnection:
                 f"{self.address}: throws data away when its memory is full (maxmemory-policy {policy}): "
                 "set it to noeviction"
             )
-        return Facts.of(facts, _pairs(config) if isinstance(config, list) else {})
+        return Facts.of(asked, facts, _pairs(config) if isinstance(config, list) else {}, known)
 
     def call(self, commands: Sequence[Command]) -> list[Any]:
         """The answers to *commands*, sent together; an error that the server answered stands in its place.
@@ -182,6 +217,8 @@ class RedisNode:
 
     def __init__(self, address: Address, connect: Connect, keep: int) -> None:
         self.address = address
+        self.facts: Facts | None = None
+        """What it said about itself when it was last asked, on any connection."""
         self._connect = connect
         self._idle: Idle[RedisConnection] = Idle(keep)
 
@@ -201,7 +238,20 @@ class RedisNode:
 
     def take(self) -> RedisConnection:
         """A connection for the caller alone, until it is given back."""
-        return self._idle.take() or RedisConnection(self.address, self._connect(self.address))
+        connection = self._idle.take()
+        if connection is None:
+            connection = RedisConnection(self.address, self._connect(self.address), self.facts)
+            self._learn(connection.facts)
+        return connection
+
+    def ask_again(self, connection: RedisConnection) -> None:
+        """Let *connection*, which was taken here, know what the server is like by now."""
+        connection.ask_again(self.facts)
+        self._learn(connection.facts)
+
+    def _learn(self, facts: Facts) -> None:
+        if self.facts is None or facts.asked > self.facts.asked:
+            self.facts = facts
 
     def give_back(self, connection: RedisConnection) -> None:
         """Keep *connection* for the next one, unless there are enough.

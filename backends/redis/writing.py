@@ -128,8 +128,10 @@ class _Lane:
 
     def prepare(self) -> None:
         """Bring the chunks of large values to the server and get a lease. Nothing of this can undo anything."""
-        bringing = True
+        bringing = False
         try:
+            self.node.ask_again(self.connection)
+            bringing = True
             for change in self.changes:
                 if change.chunks:
                     if not self._went_well(self.connection.call(change.bringing_chunks())):

@@ -6,16 +6,19 @@ import pytest
 
 from safekeeper.dev.redis import RedisCluster, RedisServer, make_certificate
 
+SYNCED = {"appendonly": "yes", "appendfsync": "always", "auto_aof_rewrite_percentage": "0"}
+"""Without rewrites of its own accord: whoever opens a store during one cannot tell what a write survives."""
+
 
 @pytest.fixture(scope="session")
 def redis_always(servers):
-    with RedisServer(servers / "always", appendonly="yes", appendfsync="always") as server:
+    with RedisServer(servers / "always", **SYNCED) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def redis_cluster(servers):
-    with RedisCluster(servers / "cluster", appendonly="yes", appendfsync="always") as cluster:
+    with RedisCluster(servers / "cluster", **SYNCED) as cluster:
         yield cluster
 
 
@@ -26,15 +29,13 @@ def certificate(servers):
 
 @pytest.fixture(scope="session")
 def redis_tls(servers, certificate):
-    with RedisServer(
-        servers / "tls", tls=certificate, password="a pass/word", appendonly="yes", appendfsync="always"
-    ) as server:
+    with RedisServer(servers / "tls", tls=certificate, password="a pass/word", **SYNCED) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def valkey(servers):
-    with RedisServer(servers / "valkey", program="valkey-server", appendonly="yes", appendfsync="always") as server:
+    with RedisServer(servers / "valkey", program="valkey-server", **SYNCED) as server:
         yield server
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import safekeeper
 from safekeeper import MAX_VALUE_BYTES, Batch, CheckpointId, Corruption, Survives, Unavailable
+from safekeeper.backends.redis import server as redis_server
 from safekeeper.dev.redis import RedisServer
 
 A, B = CheckpointId("g", b"a"), CheckpointId("g", b"b")
@@ -176,6 +177,128 @@ class TestSurvives:
                     assert store.survives == Survives.PROCESS
             finally:
                 client.config_set("appendfsync", "always")
+
+
+REWRITES_FOR = 3000
+"""How many keys the server needs some seconds to rewrite, where it waits a little at each."""
+
+
+@pytest.fixture(params=("redis-server", "valkey-server"))
+def turned_on_later(request, tmp_path):
+    """A server without an append-only file, with keys that take long to write to one when it is turned on."""
+    with RedisServer(tmp_path, program=request.param, appendonly="no", appendfsync="always") as server:
+        with server.client() as client:
+            client.mset({f"something else {n}": b"" for n in range(REWRITES_FOR)})
+        yield server
+
+
+def rewrite_slowly(client, seconds):
+    """Let a rewrite that is begun from now on take about so long."""
+    client.config_set("rdb-key-save-delay", round(seconds * 1_000_000 / REWRITES_FOR))
+
+
+def eventually(condition):
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up, "it did not come about"
+        time.sleep(0.05)
+
+
+class TestSurvivesChanges:
+    """`survives` and receipts follow the server for as long as a handle is open, on the connections that it has."""
+
+    @pytest.fixture(autouse=True)
+    def ask_often(self, monkeypatch):
+        monkeypatch.setattr(redis_server, "ASK_AGAIN_AFTER", 0.1)
+
+    def test_what_is_written_during_the_first_rewrite_is_not_declared_and_is_lost(self, turned_on_later, fresh):
+        url = fresh(turned_on_later)
+        with safekeeper.open(url) as before, turned_on_later.client() as client:
+            rewrite_slowly(client, 600)
+            client.config_set("appendonly", "yes")
+            with safekeeper.open(url) as during:
+                assert during.survives == before.survives == Survives.NOTHING
+                assert during.write(Batch({A: b"value"})).survives == Survives.NOTHING
+                assert before.write(Batch({B: b"value"})).survives == Survives.NOTHING
+            assert client.info("persistence")["aof_rewrite_in_progress"] == 1
+            turned_on_later.kill()
+            turned_on_later.start()
+        with safekeeper.open(url) as after:
+            assert after.read([A, B]) == [None, None]
+
+    def test_the_first_rewrite_counts_when_it_is_done(self, turned_on_later, fresh):
+        with safekeeper.open(fresh(turned_on_later)) as store, turned_on_later.client() as client:
+            client.config_set("appendonly", "yes")
+            eventually(lambda: store.write(Batch({A: b""})).survives == ON_DISK)
+            assert store.survives == ON_DISK
+
+    def test_a_later_rewrite_changes_nothing_for_whoever_saw_the_file_before_it(self, turned_on_later, fresh):
+        url = fresh(turned_on_later)
+        with safekeeper.open(url) as store, turned_on_later.client() as client:
+            client.config_set("appendonly", "yes")
+            rewrite_slowly(client, 600)
+            eventually(lambda: store.write(Batch({A: b""})).survives == ON_DISK)
+            client.bgrewriteaof()
+            eventually(lambda: client.info("persistence")["aof_rewrite_in_progress"])
+            for _ in range(3):  # the server is asked each time
+                time.sleep(0.15)
+                assert store.write(Batch({A: b"value"})).survives == ON_DISK
+            with safekeeper.open(url) as newcomer:  # cannot tell it from a first one
+                assert newcomer.survives == Survives.NOTHING
+            client.config_set("appendonly", "no")
+            client.config_set("appendonly", "yes")
+            eventually(lambda: store.write(Batch({A: b"value"})).survives == Survives.NOTHING)
+            assert store.survives == Survives.NOTHING
+
+    def test_settings_that_change_are_noticed_on_connections_that_stay(self, tmp_path, fresh):
+        with (
+            RedisServer(tmp_path, appendonly="yes", appendfsync="always") as server,
+            server.client() as client,
+            safekeeper.open(fresh(server)) as store,
+        ):
+            assert store.write(Batch({A: b""})).survives == ON_DISK
+            for appendfsync, survives in (("no", Survives.PROCESS), ("always", ON_DISK)):
+                client.config_set("appendfsync", appendfsync)
+                eventually(lambda survives=survives: store.write(Batch({A: b""})).survives == survives)
+                assert store.survives == survives
+            client.config_set("appendonly", "no")
+            eventually(lambda: store.write(Batch({A: b""})).survives == Survives.NOTHING)
+
+    def test_what_was_asserted_stays_asserted(self, tmp_path, fresh):
+        with RedisServer(tmp_path, appendonly="yes", appendfsync="no") as server, server.client() as client:
+            url = f"{fresh(server)}&assert=host,process"
+            with safekeeper.open(url) as store:
+                assert store.survives == Survives.PROCESS | Survives.HOST
+                client.config_set("appendfsync", "always")
+                eventually(lambda: store.write(Batch({A: b""})).survives == ON_DISK | Survives.HOST)
+                assert store.asserted == Survives.HOST
+
+    def test_a_server_that_begins_to_throw_data_away_gets_no_more_writes(self, tmp_path, fresh):
+        with RedisServer(tmp_path) as server, server.client() as client, safekeeper.open(fresh(server)) as store:
+            store.write(Batch({A: b""}))
+            client.config_set("maxmemory", "1gb")
+            client.config_set("maxmemory-policy", "allkeys-lru")
+
+            def is_refused():
+                try:
+                    store.write(Batch({A: b""}))
+                except Unavailable as error:
+                    return "throws data away when its memory is full" in str(error)
+                return False
+
+            eventually(is_refused)
+
+    def test_one_master_of_a_cluster_that_changes_later_counts(self, redis_cluster, fresh):
+        everywhere = Batch({CheckpointId(f"group{n}", b""): b"" for n in range(60)})
+        with redis_cluster.nodes[2].client() as client, safekeeper.open(fresh(redis_cluster)) as store:
+            assert store.write(everywhere).survives == ON_DISK
+            client.config_set("appendfsync", "no")
+            try:
+                eventually(lambda: store.write(everywhere).survives == Survives.PROCESS)
+                assert store.survives == Survives.PROCESS
+            finally:
+                client.config_set("appendfsync", "always")
+            eventually(lambda: store.write(everywhere).survives == ON_DISK)
 
 
 class TestLeases:

@@ -108,6 +108,23 @@ def test_what_was_acknowledged_is_on_the_replica_when_the_master_is_lost_for_goo
             assert acknowledged <= int(store.read([A])[0] or b"0") <= acknowledged + 1
 
 
+def test_a_replica_that_is_promoted_while_it_begins_its_file_anew_declares_nothing(tmp_path, fresh):
+    """A replica gives up its append-only file when it gets everything from its master, and then writes a new one."""
+    with (
+        RedisServer(tmp_path / "master", repl_diskless_sync_delay="0") as master,
+        RedisServer(tmp_path / "replica", rdb_key_save_delay="100000", **SYNCED) as replica,
+        master.client() as old,
+        replica.client() as new,
+    ):
+        old.mset({f"something else {n}": b"" for n in range(3000)})
+        new.replicaof("127.0.0.1", master.port)
+        wait_until_in_touch(new)
+        new.replicaof("NO", "ONE")
+        with safekeeper.open(fresh(replica)) as store:
+            assert new.info("persistence")["aof_rewrite_in_progress"] == 1
+            assert store.write(Batch({A: b"value"})).survives == Survives.NOTHING
+
+
 def test_a_handle_leaves_a_master_that_became_a_replica_and_follows_the_name_that_led_to_it(tmp_path, fresh, proxy_to):
     """Also with connections that were idle when it happened."""
     with master_and_replica(tmp_path) as (master, replica), master.client() as old, replica.client() as new:
