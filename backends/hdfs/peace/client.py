@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 ANSWER_SECONDS = 2.0
 """How long the coordinator may take to accept a connection, and to say the first thing about a request."""
 
+HANDSHAKES = 3
+"""How often a connection is made anew that ends before it is of use: a crowd of strangers may have pushed it out."""
+
 RETRY_SECONDS = 5.0
 """How long after a failure the coordinator is not asked again."""
 
@@ -84,7 +87,7 @@ class PeacePlacement:
             if time.monotonic() < self._not_before:
                 return None
             try:
-                self._connection = _Connection(self._address, self._secret)
+                self._connection = self._connect()
             except (OSError, EOFError, BadFrame) as error:
                 host, port = self._address
                 reason = str(error) or "it hung up: it may have another secret"
@@ -92,6 +95,12 @@ class PeacePlacement:
                 self._connection = None
                 self._not_before = time.monotonic() + RETRY_SECONDS
             return self._connection
+
+    def _connect(self) -> _Connection:
+        for _ in range(HANDSHAKES - 1):
+            with suppress(EOFError, ConnectionResetError, BrokenPipeError):
+                return _Connection(self._address, self._secret)
+        return _Connection(self._address, self._secret)
 
 
 class PeaceTurns:

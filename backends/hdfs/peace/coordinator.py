@@ -15,8 +15,11 @@ import contextlib
 import itertools
 import logging
 import random
+import resource
+import socket
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -39,10 +42,13 @@ PATIENCE_SECONDS = 4.0
 
 HANDSHAKE_SECONDS = 5.0
 MOST_STRANGERS = 256
-"""How many connections may be open whose peer has not shown yet that it knows the secret."""
+"""How many connections may be open whose peer has not shown yet that it knows the secret; a quarter of the files that
+the process may open, if that is less. One more takes the place of one of them."""
 MOST_REQUESTS = 1024
 """How many requests of one connection may be open."""
 _MOST_UNSENT_BYTES = 1 << 20  # a peer that reads nothing while so much is to be sent is hung up on
+_BACKLOG = 1024
+_PAUSE = 0.01
 
 
 @dataclass(slots=True, eq=False)
@@ -125,6 +131,8 @@ class Coordinator:
         self._expired = 0
         self._writers: set[_Writer] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], str] = {}
+        """Connections whose peer has not shown that it knows the secret, each with its address, the oldest first."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="peace", daemon=True)
         self._ready = threading.Event()
@@ -175,47 +183,86 @@ class Coordinator:
             self._loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
-        try:
-            server = await asyncio.start_server(self._connected, self.host, self.port)
+        try:  # it only binds: with asyncio's own accepting, crowds would come in before anybody is heard
+            server = await self._loop.create_server(asyncio.Protocol, self.host, self.port, start_serving=False)
+            listeners = [bound.dup() for bound in server.sockets]
+            for listener in listeners:
+                listener.setblocking(False)
+                listener.listen(_BACKLOG)
         except OSError as error:
             self._failure = error
             self._ready.set()
             return
-        self.port = server.sockets[0].getsockname()[1]
+        self.port = listeners[0].getsockname()[1]
         self._ready.set()
-        beat = asyncio.create_task(self._beat())
+        ours = [asyncio.create_task(self._beat()), *(asyncio.create_task(self._accept(one)) for one in listeners)]
         await self._stop.wait()
         server.close()
-        for task in [beat, *self._tasks]:
+        for task in [*ours, *self._tasks]:
             task.cancel()
-        await asyncio.gather(beat, *self._tasks, return_exceptions=True)
+        await asyncio.gather(*ours, *self._tasks, return_exceptions=True)
 
-    async def _connected(self, reader: asyncio.StreamReader, stream: asyncio.StreamWriter) -> None:
+    async def _accept(self, listener: socket.socket) -> None:
+        """Let everybody in, for a while: strangers make room for others, writers do not."""
+        most = min(MOST_STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        with listener:
+            while True:
+                try:
+                    connection, (address, *_) = await self._loop.sock_accept(listener)
+                except OSError:  # the process may open no more files
+                    self._hang_up_on_a_stranger()
+                    await asyncio.sleep(_PAUSE)
+                    continue
+                if len(self._strangers) >= most:
+                    self._hang_up_on_a_stranger()
+                task = asyncio.create_task(self._connected(connection))
+                self._tasks.add(task)
+                self._strangers[task] = address
+                await asyncio.sleep(0)  # whoever has said something is heard before the next one comes in
+
+    def _hang_up_on_a_stranger(self) -> None:
+        """The oldest one from where most of them are: one that knows the secret shows it within a round trip."""
+        if self._strangers:
+            ((crowd, _),) = Counter(self._strangers.values()).most_common(1)
+            oldest = next(task for task, address in self._strangers.items() if address == crowd)
+            del self._strangers[oldest]
+            oldest.cancel()
+
+    async def _connected(self, connection: socket.socket) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if len(self._tasks) - len(self._writers) >= MOST_STRANGERS:  # the process has other uses for its files
-            stream.transport.abort()
-            return
-        self._tasks.add(task)
         try:
-            await self._converse(reader, stream)
+            reader, stream = await asyncio.open_connection(sock=connection)
+        except (OSError, asyncio.CancelledError):
+            connection.close()
+            self._gone(task)
+            return
+        try:
+            await self._converse(task, reader, stream)
         except (BadFrame, UnicodeEncodeError) as problem:
             log.warning("a connection from %s is closed: %s", stream.get_extra_info("peername"), problem)
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             pass
         except asyncio.CancelledError:
-            pass  # the coordinator closes; nobody waits for this task's outcome
+            pass  # the coordinator closes, or has no more room for strangers; nobody waits for this task's outcome
         finally:
-            self._tasks.discard(task)
+            self._gone(task)
             stream.transport.abort()
 
-    async def _converse(self, reader: asyncio.StreamReader, stream: asyncio.StreamWriter) -> None:
+    def _gone(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._strangers.pop(task, None)
+
+    async def _converse(
+        self, task: asyncio.Task[None], reader: asyncio.StreamReader, stream: asyncio.StreamWriter
+    ) -> None:
         handshake = protocol.handshake(self._secret)
         async with asyncio.timeout(HANDSHAKE_SECONDS):
             stream.write(handshake.hello())
             stream.write(handshake.welcome(await reader.readexactly(wire.ANSWER_BYTES)))
         writer = _Writer(stream, handshake.seal(Role.COORDINATOR))
         seal = handshake.seal(Role.WRITER)
+        self._strangers.pop(task, None)
         self._writers.add(writer)
         try:
             while True:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 
@@ -260,11 +260,14 @@ def test_a_coordinator_that_came_back_is_found(start, monkeypatch):
 
 
 SERVE = """
-import sys
+import resource, sys
+from safekeeper.backends.hdfs.peace import coordinator
 from safekeeper.backends.hdfs.peace.coordinator import Coordinator
 from safekeeper.backends.hdfs.peace.network import Link, Network, NetworkNode
+coordinator.HANDSHAKE_SECONDS = 3600
 nodes = [NetworkNode(f"10.0.{rack}.{n}:9866", f"/{rack}", 1, 1) for rack in (1, 2) for n in range(1, 5)]
 network = Network(nodes, [Link("/1", "/2", 1), Link("/2", "/1", 1)])
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]), int(sys.argv[3])))
 with Coordinator(network, sys.argv[1], patience_seconds=float(sys.argv[2])) as coordinator:
     print(coordinator.port, flush=True)
     sys.stdin.read()
@@ -276,10 +279,10 @@ def process():
     """Starts a coordinator in a process of its own; gives the process and the port."""
     with ExitStack() as stack:
 
-        def start(patience):
+        def start(patience, files=1024):
             child = stack.enter_context(
                 subprocess.Popen(
-                    [sys.executable, "-c", SERVE, SECRET, str(patience)],
+                    [sys.executable, "-c", SERVE, SECRET, str(patience), str(files)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
@@ -443,12 +446,85 @@ def test_there_are_only_so_many_strangers_at_a_time(start, monkeypatch):
     assert known.segment(3).favoured
     with ExitStack() as stack:
         address = ("127.0.0.1", coordinator.port)
-        strangers = [stack.enter_context(socket.create_connection(address, 60)) for _ in range(2)]
-        assert all(receive(stranger, wire.HELLO_BYTES) for stranger in strangers)
-        with socket.create_connection(address, 60) as one_more:
-            assert receive(one_more, 1) is None
+        strangers = [stack.enter_context(socket.create_connection(address, 60)) for _ in range(3)]
+        hellos = [receive(stranger, wire.HELLO_BYTES) for stranger in strangers]
+        assert has_ended(strangers[0])  # the one that had been silent for longest
+        assert start.writer(coordinator).segment(3).favoured
+        assert has_ended(strangers[1])
         assert known.segment(3).favoured
-    eventually(lambda: start.writer(coordinator).segment(3).favoured)
+        begun = handshake(SECRET.encode())  # the last one has still its place
+        strangers[2].sendall(begun.answer(hellos[2]))
+        begun.check_welcome(receive(strangers[2], wire.PROOF_BYTES))
+
+
+def has_ended(connection):
+    """Whether the other side has hung up, which is waited for."""
+    connection.settimeout(60)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Writers that wait for a machine that is busy with other things: it is not time that is tested."""
+    monkeypatch.setattr(peace_client, "ANSWER_SECONDS", 60.0)
+
+
+def test_silent_strangers_do_not_keep_genuine_writers_out(start, patient):
+    coordinator = start.coordinator()
+    first = start.writer(coordinator)
+    assert first.segment(3).favoured
+    stop, made = threading.Event(), []
+
+    def connect_and_say_nothing():
+        address = ("127.0.0.1", coordinator.port)
+        silent = deque(maxlen=2 * coordinator_module.MOST_STRANGERS)
+        while not stop.is_set():
+            if len(silent) == silent.maxlen:
+                silent.popleft().close()
+            with suppress(OSError):
+                silent.append(socket.create_connection(address, 60))
+                made.append(None)
+        for connection in silent:
+            connection.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            for _ in range(2):
+                pool.submit(connect_and_say_nothing)
+            eventually(lambda: len(made) > 2 * coordinator_module.MOST_STRANGERS)
+            came_in = [bool(start.writer(coordinator).segment(3).favoured) for _ in range(40)]
+            assert first.segment(3).favoured, "a stranger has taken the place of a writer"
+        finally:
+            stop.set()
+    assert all(came_in), f"{came_in.count(False)} of {len(came_in)} handshakes failed"
+    assert coordinator.status().writers == 41
+
+
+def test_strangers_take_places_from_others_of_their_own_address_first(start, monkeypatch):
+    monkeypatch.setattr(coordinator_module, "MOST_STRANGERS", 4)
+    coordinator = start.coordinator()
+    address = ("127.0.0.1", coordinator.port)
+    with ExitStack() as stack:
+        slow = stack.enter_context(socket.create_connection(address, 60, source_address=("127.0.0.2", 0)))
+        hello = receive(slow, wire.HELLO_BYTES)
+        for _ in range(20):
+            assert receive(stack.enter_context(socket.create_connection(address, 60)), wire.HELLO_BYTES)
+        begun = handshake(SECRET.encode())
+        slow.sendall(begun.answer(hello))
+        begun.check_welcome(receive(slow, wire.PROOF_BYTES))
+
+
+def test_where_files_are_few_strangers_leave_them_to_writers(start, process, patient):
+    _, port = process(4, files=64)
+    with ExitStack() as stack:
+        for number in range(40):
+            assert start.writer(port, f"10.0.1.{number % 4 + 1}").segment(3).favoured
+            for _ in range(4):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+        assert start.writer(port).segment(3).favoured
 
 
 def test_another_writers_turn_cannot_be_ended(raw, start):
