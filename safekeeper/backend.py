@@ -380,6 +380,19 @@ class SupportsPlacement(Protocol):
 
 
 @runtime_checkable
+class SupportsProgress(Protocol):
+    """A backend whose writes may take long, and that shows whether they get on.
+
+    A keeper fails a save after some time without progress. Whenever a batch was acknowledged, that is progress; what
+    happens inside of a `write` only the backend can tell: a part of a large value was sent, a server that has to be
+    waited for gave a sign of life.
+    """
+
+    last_progress: float
+    """When a write of this handle last got on, in the time of `time.monotonic`. Reading it waits for nothing."""
+
+
+@runtime_checkable
 class SupportsWorkers(Protocol):
     """A backend class that must do something before the workers of a distributed job open its stores."""
 

@@ -249,6 +249,11 @@ class HBaseBackend(Backend):
         self.check_open()
         return self._table.exists()
 
+    @property
+    def last_progress(self) -> float:
+        """When the server last made some of the changes of a write."""
+        return self._table.got_on
+
     def close(self) -> None:
         if self._open and self._owner == os.getpid():
             self._table.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ class Table:
         self._address = address
         self._create = options.create
         self._connections = Connections(address, options)
+        self.got_on = 0.0
+        """When the server last made a change, as `time.monotonic` tells it."""
         self._exists = False
         self._creating = threading.Lock()
 
@@ -91,6 +94,7 @@ class Table:
             )
         else:
             self._connections.run(lambda client: client.mutateRowsTs(self._name, rows, timestamp, {}))
+        self.got_on = time.monotonic()
 
     def read(self, rows: Sequence[bytes], column: bytes) -> dict[bytes, Cell]:
         """One column of *rows*, of those that have it."""

@@ -218,6 +218,11 @@ class HdfsBackend(Backend):
         """How many files of this process went where they were planned."""
         return self._shared.placement.counts()
 
+    @property
+    def last_progress(self) -> float:
+        """When a DataNode last took something from this process, or Peace's coordinator told it to wait on."""
+        return max(self._shared.store.client.got_on, self._shared.placement.last_heard())
+
     def close(self) -> None:
         if self._owner != os.getpid():
             return super().close()

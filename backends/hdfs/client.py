@@ -19,6 +19,7 @@ import ctypes
 import faulthandler
 import importlib.util
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ _JARS: Final = ("hadoop-client-api-", "hadoop-client-runtime-", "slf4j-api-")
 # -Xrs leaves the signals to Python. The collector without threads of its own suits a process whose data is elsewhere.
 _JVM_OPTIONS: Final = ("-Xrs", "-XX:+UseSerialGC", "-Dslf4j.internal.verbosity=ERROR")
 _PYBUF_WRITE: Final = 0x200
+_PIECE: Final = 1 << 20  # bytes that go to Java in one call: whether a slow write gets on is known after each
 _DIRECT_FROM: Final = 64 << 10  # below, a copy is cheaper than laying a buffer over the bytes
 _MOST_PROXIES: Final = 200
 _USUAL_BLOCK: Final = 128 << 20
@@ -161,7 +163,10 @@ class OutputStream:
                 return
             if self._channel is None:
                 self._channel = jpype.JClass("java.nio.channels.Channels").newChannel(self._stream)
-            self._channel.write(jpype.nio.convertToDirectBuffer(_memory_of(data, start, size)))
+            for piece in range(start, start + size, _PIECE):
+                memory = _memory_of(data, piece, min(_PIECE, start + size - piece))
+                self._channel.write(jpype.nio.convertToDirectBuffer(memory))
+                self._client.got_on = time.monotonic()
 
     def append(self, data: bytes, *, to_disk: bool) -> int:
         """`write`, then `hsync` or `hflush`; how many DataNodes have it. In one, because it is done so often."""
@@ -171,6 +176,7 @@ class OutputStream:
             else:
                 self.write(data)
             self._hsync() if to_disk else self._hflush()
+            self._client.got_on = time.monotonic()
             return int(self._replicas())
         except jpype.JException as error:
             raise _explain(self.path, error) from error
@@ -179,11 +185,13 @@ class OutputStream:
         """Return when all that was written is in the memory of every DataNode of the pipeline, and visible."""
         with _explained(self.path):
             self._hflush()
+        self._client.got_on = time.monotonic()
 
     def hsync(self) -> None:
         """Return when all that was written is on the disk of every DataNode of the pipeline, and visible."""
         with _explained(self.path):
             self._hsync()
+        self._client.got_on = time.monotonic()
 
     def pipeline(self) -> list[str]:
         """The transfer addresses of the DataNodes that the open block goes to, in order; none before the first sync."""
@@ -258,6 +266,8 @@ class Client:
         """
         start_jvm()
         self.uri = uri.rstrip("/")
+        self.got_on = 0.0
+        """When a file that is being written last got on, as `time.monotonic` tells it."""
         self._path = jpype.JClass("org.apache.hadoop.fs.Path")
         self._no_name = jpype.JArray(jpype.JByte)(0)
         self._data_node_proxies: dict[str, Any] = {}
@@ -354,7 +364,9 @@ class Client:
                 builder = builder.favoredNodes(_addresses(favoured))
             if no_local:
                 builder = builder.noLocalWrite()
-            return OutputStream(self, path, _again(builder.build))  # if the first has made it, this raises `Exists`
+            stream = _again(builder.build)  # if the first has made it, this raises `Exists`
+            self.got_on = time.monotonic()
+            return OutputStream(self, path, stream)
 
     def open(self, path: str, *, is_open: bool = False) -> InputStream:
         """A file for reading; raise `Missing` if there is none.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from safekeeper.backends.hdfs.peace.defaults import WAIT_SECONDS, WIRE_CAPACITY
+from safekeeper.backends.hdfs.peace.defaults import WIRE_CAPACITY
 from safekeeper.errors import BadUrl
 from safekeeper.url import Size, Url
 
@@ -43,8 +43,9 @@ class HdfsOptions:
     environment."""
     peace_rack: str = ""
     """The rack of this host, where it is no DataNode and there are several racks."""
-    peace_wait: float = WAIT_SECONDS
-    """Seconds that a chunk waits for its turn at most; then HDFS decides."""
+    peace_wait: float | None = None
+    """Seconds that a chunk waits for its turn at most, before HDFS decides; none: for as long as the coordinator
+    answers."""
     peace_wire: int = WIRE_CAPACITY
     """Chunks a timestep on a server's wire, for the coordinator that `safekeeper.spark.configure` starts."""
     peace_link: int | None = None
@@ -66,7 +67,8 @@ class HdfsOptions:
             raise ValueError("compact-dead= takes a share from 0.05 to 0.95")
         if self.peace is not None and self.placement != "peace":
             raise ValueError("peace= is the coordinator of placement=peace: give both")
-        if self.peace_wait <= 0 or self.peace_wire < 1 or (self.peace_link is not None and self.peace_link < 1):
+        given = [number for number in (self.peace_wait, self.peace_link) if number is not None]
+        if min(given, default=1) <= 0 or self.peace_wire < 1:
             raise ValueError("peace-wait=, peace-wire= and peace-link= take more than 0")
 
 

@@ -100,6 +100,9 @@ class Placement(Protocol):
     def counts(self) -> PlacementCounts:
         """What became of the files so far."""
 
+    def last_heard(self) -> float:
+        """When whoever gives out turns last said anything, as `time.monotonic` tells it; 0.0 if never."""
+
     def close(self) -> None:
         """Give back what is held. Closing twice is not an error."""
 
@@ -122,6 +125,9 @@ class StockPlacement:
 
     def counts(self) -> PlacementCounts:
         return self._tally.counts()
+
+    def last_heard(self) -> float:
+        return 0.0
 
     def close(self) -> None:
         pass

@@ -309,8 +309,8 @@ class HdfsWriter:
         """Complete what is open and wait for the chores."""
         self._exclusively(self._seal_open, closing=True)
         self._chores.shutdown()
+        self._placement.close()  # those who wait for a turn go on without one
         self._chunk_writers.close()
-        self._placement.close()
 
     def _exclusively(self, work: Callable[[], None], closing: bool = False) -> None:
         with self._changed:

@@ -48,6 +48,7 @@ class ObjectsBackend(Backend):
         self._last_version = 0
         self._doubt_until = 0.0
         self._written = False
+        self._got_on = 0.0
 
     @classmethod
     def from_url(cls, url: Url) -> Self:
@@ -74,6 +75,7 @@ class ObjectsBackend(Backend):
                 if not name.endswith(_GONE):
                     self._store.remove(f"{folder}/{name}")
             self._store.prune(folder)
+        self._got_on = time.monotonic()
 
     def _replace(self, folder: str, old: list[str], pieces: list[bytes]) -> None:
         """Put an object that wins over all *old* ones, or without *pieces* a tombstone, and delete those."""
@@ -169,6 +171,11 @@ class ObjectsBackend(Backend):
         self.check_open()
         with errors_as_unavailable(self._place):
             return self._store.exists()
+
+    @property
+    def last_progress(self) -> float:
+        """When the store last took or deleted an object."""
+        return self._got_on
 
     def close(self) -> None:
         super().close()

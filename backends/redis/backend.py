@@ -136,6 +136,11 @@ class RedisBackend(Backend):
                 yield name.decode()
                 self.check_open()
 
+    @property
+    def last_progress(self) -> float:
+        """When a server last made some of the changes of a write."""
+        return self._writer.got_on
+
     def close(self) -> None:
         if self._open and self._owner == os.getpid():
             self._router.close()

@@ -83,8 +83,8 @@ class Router:
     def ask(self, requests: Sequence[BucketRequest]) -> list[Any]:
         """The answers to *requests*. Those for one server go out together.
 
-        What a server says it does not have is asked again where it is, until the time is up; a connection that breaks
-        is replaced once. Raise `Unavailable` when a server cannot be reached or refuses.
+        What a server says it does not have is asked again where it is, until nothing was answered for too long; a
+        connection that breaks is replaced once. Raise `Unavailable` when a server cannot be reached or refuses.
         """
         try:
             return self._ask(requests)
@@ -112,6 +112,7 @@ class Router:
                 for i, answer in zip(indexes, got, strict=True):
                     if not isinstance(answer, Exception):
                         answers[i] = answer
+                        give_up = time.monotonic() + self._options.timeout
                     elif code_of(answer) not in ELSEWHERE or time.monotonic() > give_up:
                         raise explain(node.address, answer) from answer
                     else:

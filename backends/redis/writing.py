@@ -37,6 +37,8 @@ class RedisWriter:
         self._router = router
         self._options = options
         self._with_large: set[str] = set()
+        self.got_on = 0.0
+        """When a server last made some of the changes of a write, as `time.monotonic` tells it."""
         self.confirmed = Survives.HOST if options.replicas else Survives.NOTHING
         """What a write survives because replicas have confirmed it.
 
@@ -64,6 +66,8 @@ class RedisWriter:
             for start in range(0, len(lanes), _LANES_TOGETHER):
                 for lane in self._run(lanes[start : start + _LANES_TOGETHER]):
                     if lane.is_done():
+                        self.got_on = time.monotonic()
+                        give_up = self.got_on + self._options.timeout  # for those that are still to be made
                         survives.add(lane.connection.facts.survives)
                         follow_ups += lane.follow_ups()
                     else:

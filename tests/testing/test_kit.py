@@ -56,6 +56,7 @@ CAUGHT_BY = {
     "SendsWorkersElsewhere": "test_the_workers_of_a_job_open_the_same_store",
     "CountsHitsThatNobodyPlanned": "test_planned_files_are_counted_and_no_more_are_hits",
     "SaysThatItIsNotThere": "test_a_store_exists_when_it_has_been_written",
+    "GetsOnByItsOwnClock": "test_a_write_tells_by_the_clock_that_it_got_on",
     "RemembersWhatItRead": "test_a_later_write_wins_whoever_made_it[another process]",
     "CountsItsOwnVersions": "test_a_later_write_wins_whoever_made_it[another handle]",
     "DropsWritesUnderWay": "test_threads_that_write_different_ids_do_not_disturb_each_other",

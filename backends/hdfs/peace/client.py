@@ -8,6 +8,7 @@ with a later request.
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import threading
 import time
@@ -19,7 +20,6 @@ from typing import Self
 from safekeeper import wire
 from safekeeper.backend import PlacementCounts
 from safekeeper.backends.hdfs.peace import protocol
-from safekeeper.backends.hdfs.peace.defaults import WAIT_SECONDS
 from safekeeper.backends.hdfs.peace.protocol import Ask, Granted, PeaceKind, Role
 from safekeeper.backends.hdfs.placement import Tally, Turn
 from safekeeper.wire import BadFrame, Body
@@ -39,7 +39,8 @@ RETRY_SECONDS = 5.0
 class PeacePlacement:
     """Asks the coordinator at *address* for turns, as the writer on *host* in *rack*.
 
-    *host* is the address that the NameNode sees; *rack* matters only where no DataNode has that address.
+    *host* is the address that the NameNode sees; *rack* matters only where no DataNode has that address. A chunk waits
+    for its turn for as long as the coordinator answers, or for *wait_seconds*, and then HDFS decides.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class PeacePlacement:
         *,
         host: str,
         rack: str = "",
-        wait_seconds: float = WAIT_SECONDS,
+        wait_seconds: float | None = None,
     ) -> None:
         self._address = address
         self._secret = wire.check_secret(secret)
@@ -69,6 +70,10 @@ class PeacePlacement:
 
     def counts(self) -> PlacementCounts:
         return self._tally.counts()
+
+    def last_heard(self) -> float:
+        connection = self._connection
+        return 0.0 if connection is None else connection.heard
 
     def close(self) -> None:
         with self._lock:
@@ -111,7 +116,7 @@ class PeaceTurns:
     """
 
     def __init__(
-        self, connection: _Connection | None, kind: PeaceKind, ask: Ask, tally: Tally, wait_seconds: float
+        self, connection: _Connection | None, kind: PeaceKind, ask: Ask, tally: Tally, wait_seconds: float | None
     ) -> None:
         self.kind = kind, ask.replicas
         """Requests of one kind share what is granted to any of them."""
@@ -134,11 +139,11 @@ class PeaceTurns:
         connection = self._connection
         if connection is None:
             return Turn(self._tally)
-        give_up = time.monotonic() + self._wait_seconds
+        give_up = math.inf if self._wait_seconds is None else time.monotonic() + self._wait_seconds
         was_silent = False
         with connection.changed:
             granted = connection.granted[self.kind]
-            while not self.refused and not self.placed:
+            while not self.refused and not self.placed and not self.ended:
                 if granted:
                     self.untaken -= 1
                     return PeaceTurn(self._tally, granted.popleft(), connection)
@@ -196,6 +201,8 @@ class _Connection:
         """Held to look at what follows and at the turns, notified when they change."""
         self.granted: defaultdict[tuple[PeaceKind, int], deque[Granted]] = defaultdict(deque)
         """What may be written and nobody has taken yet, by the kind of request."""
+        self.heard = 0.0
+        """When the coordinator last said anything."""
         self.silent_until = 0.0
         """Until when the coordinator may say nothing while something is asked of it."""
         self._patience = ANSWER_SECONDS
@@ -221,6 +228,7 @@ class _Connection:
         with self.changed:
             turns = self._requests[number]
             turns.ended = True
+            self.changed.notify_all()  # whoever still waits for one of its turns was interrupted
             alike = {n: other for n, other in self._requests.items() if other.kind == turns.kind}
             if all(other.ended for other in alike.values()):
                 over, unused = list(alike), list(self.granted.pop(turns.kind, ()))
@@ -285,7 +293,8 @@ class _Connection:
         """Take in what the coordinator says of a request; what is granted to one that is over, to be given back."""
         if kind is PeaceKind.WAIT:
             self._patience = body.u32() / 1000
-        self.silent_until = time.monotonic() + self._patience
+        self.heard = time.monotonic()
+        self.silent_until = self.heard + self._patience
         match kind:
             case PeaceKind.GRANT:
                 granted = Granted.decode(body)

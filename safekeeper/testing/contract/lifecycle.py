@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,6 +20,7 @@ from safekeeper.backend import (
     Scope,
     SupportsExists,
     SupportsPlacement,
+    SupportsProgress,
     Survives,
 )
 from safekeeper.errors import BadUrl, Closed, SafekeeperError
@@ -95,6 +97,11 @@ class LifecycleContract(Kit):
         assert _exists(before) or list(before.groups()) == []
         put(store, CheckpointId(group, b"key"), b"value")
         assert all(map(_exists, (before, store, opened())))
+
+    def test_a_write_tells_by_the_clock_that_it_got_on(self, store: Backend, group: str) -> None:
+        began = time.monotonic()
+        put(store, CheckpointId(group, b"key"), b"value")
+        assert began <= _last_progress(store) <= time.monotonic()
 
     def test_an_unknown_option_is_refused(self, url: str) -> None:
         join = "&" if Url.parse(url).query else "?"
@@ -176,6 +183,10 @@ class LifecycleContract(Kit):
 
 def _exists(store: Backend) -> bool:
     return store.exists() if isinstance(store, SupportsExists) else True
+
+
+def _last_progress(store: Backend) -> float:
+    return store.last_progress if isinstance(store, SupportsProgress) else time.monotonic()
 
 
 def _placement_counts(store: Backend) -> PlacementCounts:

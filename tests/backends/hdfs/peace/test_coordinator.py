@@ -218,6 +218,48 @@ def test_data_nodes_may_come_and_go(start):
         assert turn.favoured == ()  # it is no DataNode any more, and its rack is not known
 
 
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+
+def test_waiting_for_a_turn_is_progress_while_the_coordinator_answers(start, process):
+    child, port = process(0.4)
+    first, second = start.writer(port), start.writer(port)
+    holding, waiting = first.chunks(1, 3, "g"), second.chunks(1, 3, "g")
+    turn = holding.take()
+    assert turn.favoured
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(waiting.take)
+        for _ in range(5):
+            before = second.last_heard()
+            eventually(lambda before=before: second.last_heard() > before)
+        assert not taken.done()
+        turn.done()
+        assert taken.result(60).favoured
+        os.kill(child.pid, signal.SIGSTOP)
+        with second.chunks(1, 3, "g") as turns:
+            stood_at = second.last_heard()
+            assert turns.take().favoured == ()
+            assert second.last_heard() == stood_at
+
+
+def test_whoever_will_not_wait_any_longer_lets_hdfs_decide(start):
+    coordinator = start.coordinator(network(wire=1))
+    with start.writer(coordinator).chunks(1, 3, "g") as turns, turns.take() as turn:
+        assert turn.favoured
+        with start.writer(coordinator, wait_seconds=0.1).chunks(1, 3, "g") as others:
+            assert others.take().favoured == ()
+
+
+def test_a_request_that_has_ended_keeps_nobody_waiting(start):
+    """As when the thread that waits for all chunks of a value gets a signal."""
+    coordinator = start.coordinator(network(wire=1))
+    with start.writer(coordinator).chunks(1, 3, "g") as turns, turns.take(), ThreadPoolExecutor(1) as pool:
+        with start.writer(coordinator).chunks(1, 3, "g") as others:
+            taken = pool.submit(others.take)
+            eventually(lambda: coordinator.status().waiting == 1)
+        assert taken.result(60).favoured == ()
+
+
 # --- a coordinator that is away ---------------------------------------------------------------------------------------
 
 

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 import safekeeper
-from safekeeper import Batch, CheckpointId
+from safekeeper import Batch, CheckpointId, SupportsProgress
+from safekeeper.backends.hdfs.peace.client import PeacePlacement
 from safekeeper.backends.hdfs.peace.connect import SECRET_VARIABLE
 from safekeeper.backends.hdfs.peace.serve import serve
 from safekeeper.backends.hdfs.peace.topology import Topology
@@ -48,6 +49,38 @@ def test_chunks_and_segments_go_where_they_were_planned(url, coordinator):
         assert (counts.planned, counts.hits, counts.unplanned) == (CHUNKS + 1, CHUNKS + 1, 0)
         assert store.stats().details["files_as_planned"] == CHUNKS + 1
     assert coordinator.status().running == coordinator.status().waiting == 0
+
+
+def test_a_write_that_waits_for_its_turn_says_that_it_gets_on_and_is_then_planned(url, coordinator):
+    with (
+        closing(PeacePlacement(("127.0.0.1", coordinator.port), SECRET, host="127.0.0.1")) as other,
+        safekeeper.open(url) as store,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        assert isinstance(store, SupportsProgress)
+        with other.chunks(100, 3, "other") as turns:
+            assert turns.take().favoured  # and is not done before the end
+            writing = pool.submit(store.write, Batch({CheckpointId("g", b"k"): LARGE}))
+            for _ in range(3):
+                before = store.last_progress
+                while store.last_progress == before and not writing.done():
+                    time.sleep(0.01)
+            assert not writing.done()
+        writing.result(60)
+        counts = store.placement_counts()
+        assert counts.planned == counts.hits > 1
+        assert not counts.unplanned
+
+
+def test_a_large_value_that_is_being_written_says_that_it_gets_on(hdfs_url):
+    with safekeeper.open(f"{hdfs_url}?large=4M&chunk=64M") as store, ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(store.write, Batch({CheckpointId("g", b"k"): bytes(64 << 20)}))
+        seen = set()
+        while not writing.done():
+            seen.add(store.last_progress)
+        assert writing.result()
+        assert 0 < store.last_progress < time.monotonic()
+    assert len(seen) > 4  # it is one chunk of 64 pieces: an unlucky reader of the clock misses most of them
 
 
 def test_the_secret_may_be_the_password_of_the_url(hdfs_url, coordinator):
