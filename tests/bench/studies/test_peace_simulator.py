@@ -57,13 +57,16 @@ def test_the_papers_case_comes_near_the_papers_numbers():
     assert runs[PEACE].submission < runs[STOCK].submission
 
 
-def test_the_papers_own_rules_give_both_of_its_numbers():
-    """With three chunks a timestep between the racks, a number that the paper does not tell."""
-    site, seeds = replace(PAPER, given_link=3), range(5)
+@pytest.mark.parametrize(("link", "io", "comp"), ((2, 18.9, 1.98), (3, 22.3, 1.43), (4, 25.4, 1.16), (5, 26.4, 1.17)))
+def test_the_papers_own_rules_give_either_of_its_numbers_but_not_both(link, io, comp):
+    """The paper: IO under 20 s, COMP 1.36 of stock's, with a capacity between the racks that it does not tell."""
+    site, seeds = replace(PAPER, given_link=link), range(5)
     stock, peace = ([Simulation(site, arm, seed, rules="paper").run() for seed in seeds] for arm in (STOCK, PEACE))
-    for figure, of_stock in (("own_start", 0.44), ("everything", 1.36)):
-        simulated = median(getattr(run, figure) for run in peace) / median(getattr(run, figure) for run in stock)
-        assert simulated == pytest.approx(of_stock, rel=0.25)
+    simulated = median(run.own_start for run in peace)
+    longer = median(run.everything for run in peace) / median(run.everything for run in stock)
+    assert simulated == pytest.approx(io, rel=0.01)
+    assert longer == pytest.approx(comp, rel=0.01)
+    assert simulated > 20 or longer > 1.9, "correct docs/peace.md: there is a capacity that gives both"
 
 
 def test_a_blind_two_between_the_racks_makes_everything_take_far_longer():
