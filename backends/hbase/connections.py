@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -54,6 +55,7 @@ class Connections:
         self._options = options
         self._free = threading.BoundedSemaphore(options.connections)
         self._idle: Idle[HBaseConnection] = Idle(options.connections)
+        self._answered = 0.0
 
     def run(self, ask: Callable[[Any], T]) -> T:
         """What *ask* returns when it is given a client of the driver. It may be called twice: if a connection breaks,
@@ -66,20 +68,23 @@ class Connections:
     def _run_once(self, ask: Callable[[Any], T]) -> T:
         with self._connection() as connection:
             try:
-                return ask(connection.client)
+                answer = ask(connection.client)
             except SafekeeperError:
                 raise
             except Exception as error:  # the driver has no common root for its errors
                 if not isinstance(error, thrift.ANSWERED):
                     self._idle.clear()  # what broke this connection may have broken those that were idle for longer
                 raise explain(self._address, error) from error
+            self._answered = time.monotonic()
+            return answer
 
     @contextmanager
     def _connection(self) -> Iterator[HBaseConnection]:
-        if not self._free.acquire(timeout=self._options.timeout):
-            raise Unavailable(
-                f"{self._address}: all connections were busy for too long: raise connections= or timeout="
-            )
+        while not self._free.acquire(timeout=self._options.timeout):
+            if time.monotonic() - self._answered > self._options.timeout:  # nobody else gets on either
+                raise Unavailable(
+                    f"{self._address}: all connections were busy for too long: raise connections= or timeout="
+                )
         try:
             connection = self._idle.take() or HBaseConnection(self._address, self._options)
             try:

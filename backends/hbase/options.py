@@ -17,7 +17,8 @@ class HBaseOptions:
     """What may stand after the `?`; `-` for `_`."""
 
     timeout: float = 10.0
-    """Seconds to wait for a connection, for an answer, or for a connection that another thread uses."""
+    """Seconds to wait for a connection, for an answer, or for a connection that other threads use while none of them
+    gets an answer either."""
     connections: int = 16
     """How many connections are open at most. The Thrift server needs a worker for each of all its clients: with fewer
     workers (`-w`), the last ones hang until their time is up."""

@@ -1,5 +1,6 @@
 """What `hbase:` puts on the server, how it asks, and what it does with connections."""
 
+import socket
 import threading
 import time
 from collections import Counter
@@ -10,7 +11,9 @@ import pytest
 
 import safekeeper
 from safekeeper import Batch, CheckpointId, Corruption, Survives, Unavailable
+from safekeeper.backends.hbase.connections import Connections
 from safekeeper.backends.hbase.layout import locate
+from safekeeper.backends.hbase.options import HBaseOptions, TableAddress
 
 A = CheckpointId("g", b"a")
 
@@ -179,6 +182,14 @@ class TestConnections:
         with safekeeper.open(url) as behind, ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda n: behind.write(Batch({CheckpointId("g", b"%d" % n): b""})), range(80)))
         assert len(proxy._sockets) == 2
+
+    def test_waiting_for_a_connection_lasts_while_others_get_their_answers(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(6) as pool:
+            address = TableAddress("127.0.0.1", listener.getsockname()[1], "t")
+            connections = Connections(address, HBaseOptions(timeout=0.6, connections=1))
+            calls = [pool.submit(connections.run, lambda _: time.sleep(0.3)) for _ in range(6)]
+            assert [call.exception() for call in calls] == [None] * 6
+            connections.close()
 
     def test_waiting_for_a_connection_has_an_end(self, hbase_behind):
         proxy, url = hbase_behind(connections=1, timeout=1)
