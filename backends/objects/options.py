@@ -18,7 +18,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from safekeeper.backends.objects.errors import errors_as_unavailable
-from safekeeper.backends.objects.store import ObjectStore, store_of
+from safekeeper.backends.objects.store import LEAST_RATE, MAX_OBJECT_BYTES, ObjectStore, store_of
 from safekeeper.backends.shared.local_files import check_folder
 from safekeeper.errors import BadUrl
 from safekeeper.url import Url
@@ -46,7 +46,8 @@ class NetworkOptions(ObjectsOptions):
     """Those of the schemes whose driver is asynchronous: `objects+s3:`, `objects+gcs:`, `objects+abfs:` and others."""
 
     timeout: float = 60.0
-    """Seconds after which a request counts as failed, its retries included."""
+    """Seconds after which a request counts as failed, its retries included; and one more for each 256 KiB that it
+    uploads, and of `objects+s3:` downloads: slow is not failed."""
 
     def __post_init__(self) -> None:
         ObjectsOptions.__post_init__(self)
@@ -75,17 +76,16 @@ def open_store(url: Url) -> tuple[ObjectStore, ObjectsOptions]:
     ours = {field.name for field in dataclasses.fields(settings)}
     options = dataclasses.replace(url, query={k: v for k, v in url.query.items() if k in ours}).options(settings)
     theirs = _driver_options(url, driver, {k: v for k, v in url.query.items() if k not in ours}, sorted(ours))
-    if isinstance(options, S3Options):
-        theirs["config_kwargs"] = _s3_config(options)
     address = _address(url, scheme)
     if issubclass(driver, LocalFileSystem):
         check_folder(Path(url.local_path()))
     with errors_as_unavailable(place_of(url)):
-        theirs |= driver._get_kwargs_from_urls(address)
-        files = driver(**theirs, use_listings_cache=False, skip_instance_cache=True)
-    if isinstance(options, S3Options):
-        files.retries = 1  # those of s3fs would multiply with those of the client below it, which knows better when
-    return store_of(files, driver._strip_protocol(address), getattr(options, "timeout", None)), options
+        theirs |= driver._get_kwargs_from_urls(address) | {"use_listings_cache": False, "skip_instance_cache": True}
+        if isinstance(options, S3Options):
+            files, patient = _s3(driver, theirs, options, 0), _s3(driver, theirs, options, MAX_OBJECT_BYTES)
+        else:
+            files, patient = driver(**theirs), None
+    return store_of(files, driver._strip_protocol(address), getattr(options, "timeout", None), patient), options
 
 
 def place_of(url: Url) -> str:
@@ -93,14 +93,18 @@ def place_of(url: Url) -> str:
     return str(dataclasses.replace(url, query={}))
 
 
-def _s3_config(options: S3Options) -> dict[str, Any]:
+def _s3(driver: Any, settings: dict[str, Any], options: S3Options, upload: int) -> Any:
+    """The driver for requests that upload at most so many bytes: until they are there, nothing is heard."""
     attempts = options.retries + 1
     patience = options.timeout / attempts
-    return {
+    config = {
         "connect_timeout": patience,
-        "read_timeout": patience,
+        "read_timeout": patience + upload / LEAST_RATE,
         "retries": {"mode": "standard", "total_max_attempts": attempts},
     }
+    files = driver(**settings, config_kwargs=config)
+    files.retries = 1  # those of s3fs would multiply with those of the client below it, which knows better when
+    return files
 
 
 def _driver(scheme: str) -> Any:

@@ -31,7 +31,10 @@ OBJECT = "v"
 """What the name of every object begins with; a prefix lets object stores answer in one request."""
 TEMPORARY = ".tmp"
 """The folder in the root for objects that are being written."""
-_MAX_OBJECT_BYTES = MAX_HEADER_BYTES + MAX_VALUE_BYTES
+MAX_OBJECT_BYTES = MAX_HEADER_BYTES + MAX_VALUE_BYTES
+LEAST_RATE = 256 * 1024
+"""Bytes a second that a request that is not to fail carries at least."""
+_LARGE_UPLOAD = 4 * LEAST_RATE
 _TRIES = 20
 
 
@@ -93,10 +96,22 @@ class ObjectStore(ABC):
 class FlatStore(ObjectStore):
     """An object store: everything below a prefix is listed at once, and an upload appears whole."""
 
-    def __init__(self, files: Any, root: str, timeout: float | None = None) -> None:
+    def __init__(self, files: Any, root: str, timeout: float | None = None, patient: Any = None) -> None:
+        """A driver may itself end a request of which it hears nothing for too long. Of an upload it hears nothing until
+        it is done: large ones go through *patient*, another driver of the same kind."""
         super().__init__(files, root)
-        # fsspec then cancels a request that takes longer. A driver's own time-outs do not cover all that it waits for.
-        self._limit = {"timeout": timeout} if timeout else {}
+        self._patient = patient or files
+        self._timeout = timeout
+        self._limit = self._limit_of(0)
+        # How much a download will bring is not known before.
+        self._limit_of_download = self._limit_of(MAX_OBJECT_BYTES if patient else 0)
+
+    def _limit_of(self, nbytes: int) -> dict[str, float]:
+        """How long a request may take that carries so much: slow is not failed.
+
+        fsspec cancels one that takes longer. A driver's own time-outs do not cover all that it waits for.
+        """
+        return {"timeout": self._timeout + nbytes / LEAST_RATE} if self._timeout else {}
 
     def objects(self, folder: str) -> list[str]:
         # The prefix spares s3fs from looking whether the folder is an object when there is nothing in it.
@@ -121,11 +136,14 @@ class FlatStore(ObjectStore):
 
     def get(self, path: str, size: int | None = None) -> bytes:
         # A range, though it is everything: without one, s3fs asks for the size first.
-        data: bytes = self.files.cat_file(self._path(path), start=0, end=size or _MAX_OBJECT_BYTES, **self._limit)
+        end, limit = size or MAX_OBJECT_BYTES, self._limit_of_download
+        data: bytes = self.files.cat_file(self._path(path), start=0, end=end, **limit)
         return data
 
     def put(self, path: str, pieces: Sequence[bytes]) -> None:
-        self.files.pipe_file(self._path(path), b"".join(pieces), **self._limit)
+        data = b"".join(pieces)
+        files = self.files if len(data) <= _LARGE_UPLOAD else self._patient
+        files.pipe_file(self._path(path), data, **self._limit_of(len(data)))
 
     def _remove(self, path: str) -> None:
         self.files.rm_file(path, **self._limit)
@@ -233,15 +251,15 @@ class LocalStore(FolderStore):
             os.rmdir(self._path(folder))
 
 
-def store_of(files: Any, root: str, timeout: float | None) -> ObjectStore:
-    """The store that fits an fsspec file system, *timeout* seconds a request if it is asynchronous."""
+def store_of(files: Any, root: str, timeout: float | None, patient: Any = None) -> ObjectStore:
+    """The store that fits an fsspec file system, *timeout* seconds a request if it is asynchronous; see `FlatStore`."""
     if isinstance(files, LocalFileSystem):
         return LocalStore(files, root)
     if isinstance(files, MemoryFileSystem):
         return MemoryStore(files, root)
     if isinstance(files, AsyncFileSystem):
         if type(files)._find is not AsyncFileSystem._find:
-            return FlatStore(files, root, timeout)
+            return FlatStore(files, root, timeout, patient)
     elif type(files).find is not AbstractFileSystem.find:
         return FlatStore(files, root)
     return FolderStore(files, root)

@@ -6,6 +6,7 @@ import re
 import secrets
 import socket
 import threading
+import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -65,6 +66,8 @@ class FaultyProxy:
 
     target: int
     fault: Fault | None = None
+    seconds_a_block: float = 0.0
+    """How long it takes to pass on 64 KiB, in either direction."""
     requests: list[bytes] = field(default_factory=list)
     """The first line of every request."""
     kept: queue.SimpleQueue[bytes] = field(default_factory=queue.SimpleQueue)
@@ -72,6 +75,8 @@ class FaultyProxy:
 
     def __enter__(self):
         self._listener = socket.create_server(("127.0.0.1", 0))
+        # For the connections that it accepts: where much were buffered, a client would think that all is sent.
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         self.port = self._listener.getsockname()[1]
         self._sockets = [self._listener]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -101,7 +106,7 @@ class FaultyProxy:
             server = socket.create_connection(("127.0.0.1", self.target))
             self._sockets += [client, server]
             threading.Thread(target=self._upstream, args=(client, server), daemon=True).start()
-            threading.Thread(target=_pump, args=(server, client), daemon=True).start()
+            threading.Thread(target=self._downstream, args=(server, client), daemon=True).start()
 
     def _upstream(self, client, server):
         try:
@@ -113,11 +118,19 @@ class FaultyProxy:
                         fault.times -= 1
                         self._strike(fault, data, client, server)
                         break
+                time.sleep(self.seconds_a_block * len(data) / 65536)
                 server.sendall(data)
         except OSError:
             pass
         _hang_up(client)
         _hang_up(server)
+
+    def _downstream(self, server, client):
+        with contextlib.suppress(OSError):
+            while data := server.recv(65536):
+                time.sleep(self.seconds_a_block * len(data) / 65536)
+                client.sendall(data)
+        _hang_up(client)
 
     def _strike(self, fault, data, client, server):
         if fault.kind == "503":
@@ -136,13 +149,6 @@ class FaultyProxy:
             server.sendall(seen[: fault.after])
         elif fault.kind == "late":
             self.kept.put(seen)
-
-
-def _pump(source, sink):
-    with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            sink.sendall(data)
-    _hang_up(sink)
 
 
 def _hang_up(connection):

@@ -153,6 +153,15 @@ def test_a_passing_fault_is_retried(s3, place, proxy, witness, kind):
             assert witness.read([A]) == [method]
 
 
+def test_a_slow_network_is_not_a_failing_one(s3, place, proxy):
+    """Both ways take longer than the time-out, but not without progress."""
+    value = secrets.token_bytes(4 << 20)
+    with safekeeper.open(s3.url(place, "retries=0", "timeout=3", port=proxy.port)) as store:
+        proxy.seconds_a_block = 3.6 / (len(value) / 65536)
+        put(store, value)
+        assert store.read([A]) == [value]
+
+
 def test_an_upload_that_arrives_late_loses_to_what_was_written_since(s3, place, store, witness, proxy):
     """The client gave up on a request, the network did not."""
     put(store, b"old")
