@@ -29,28 +29,12 @@ from safekeeper.errors import Closed
 from safekeeper.url import Url
 
 
-def survives_on(replication: int, sync: str, highly_available: bool) -> Survives:
-    """What a write survives that so many DataNodes have acknowledged.
-
-    A host takes its disks with it: where there is one NameNode, all names are on one host, however many replicas.
-    """
-    flags = Survives.PROCESS
-    if sync == "hsync":
-        flags |= Survives.OS | Survives.POWER
-    elif replication > 1:
-        flags |= Survives.OS
-    if replication > 1 and highly_available:
-        flags |= Survives.HOST
-    return flags
-
-
 class Shared:
     """A store in this process: for reading at once, for writing from the first write on."""
 
     def __init__(self, folder: HdfsFolder, options: HdfsOptions) -> None:
         self.placement = open_placement(folder, options)
         self.store = HdfsStore(folder, options)
-        self.survives = survives_on(self.store.replication, options.sync, self.store.highly_available)
         self.handles = 0
         """How many share it; below 0 while it is being closed."""
         self.closed = Event()
@@ -63,8 +47,9 @@ class Shared:
             if self._writing is None:
                 if self.handles < 0:
                     raise Closed("this store was closed: open a new one")
-                relies_on_another = Survives.HOST in self.survives or (
-                    Survives.OS in self.survives and self.store.options.sync == "hflush"
+                survives = self.store.survives
+                relies_on_another = Survives.HOST in survives or (
+                    Survives.OS in survives and self.store.options.sync == "hflush"
                 )
                 writer = HdfsWriter(self.store, self.placement, 2 if relies_on_another else 1, self._sealed)
                 self._writing = writer, HdfsCompactor(self.store, writer)
@@ -147,8 +132,16 @@ class HdfsBackend(Backend):
     def __init__(self, folder: HdfsFolder, options: HdfsOptions) -> None:
         super().__init__()
         self._shared = share(folder, options)
-        self.survives = self._shared.survives
         self._closing = Lock()
+
+    @property
+    def survives(self) -> Survives:
+        """By what was last seen of the cluster: when it was opened, with each new segment and with each large value."""
+        return self._shared.store.survives | self.asserted
+
+    @survives.setter
+    def survives(self, declared: Survives) -> None:
+        self.asserted |= declared & ~self.survives
 
     @classmethod
     def from_url(cls, url: Url) -> Self:
@@ -166,7 +159,8 @@ class HdfsBackend(Backend):
         if not len(batch):
             return Receipt(self.survives)
         writer, _ = self._shared.writing()
-        return Receipt(self.survives, writer.write(batch))
+        seconds = writer.write(batch)
+        return Receipt(self.survives, seconds)
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         self.check_open()

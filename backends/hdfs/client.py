@@ -42,6 +42,7 @@ _PIECE: Final = 1 << 20  # bytes that go to Java in one call: whether a slow wri
 _DIRECT_FROM: Final = 64 << 10  # below, a copy is cheaper than laying a buffer over the bytes
 _MOST_PROXIES: Final = 200
 _USUAL_BLOCK: Final = 128 << 20
+_LAZY_PERSIST: Final = 15  # the number of the storage policy
 
 _starting = Lock()
 _started_in = 0
@@ -404,6 +405,16 @@ class Client:
             timeout = int(self._dfs.getConf().getSocketTimeout())
             proxy = self._data_node_proxies[key] = make(node, self._conf, timeout, False, block)
         return proxy
+
+    def may_stay_in_memory(self, path: str) -> bool:
+        """Whether files in the folder *path*, or the file, have a storage policy by which a sync may mean no disk.
+
+        What does not exist yet will have that of what is around it.
+        """
+        with _explained(self.uri + path):
+            while (found := _again(partial(self._dfs.getFileInfo, path or "/"))) is None:
+                path = path.rpartition("/")[0]
+            return int(found.getStoragePolicy()) == _LAZY_PERSIST
 
     def is_closed(self, path: str) -> bool:
         """Whether a file is complete: nobody writes it, nor died doing so."""

@@ -13,7 +13,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Final, TypeVar
 
-from safekeeper.backend import CheckpointId
+from safekeeper.backend import CheckpointId, Survives
 from safekeeper.backends.hdfs.chunks import read_chunks
 from safekeeper.backends.hdfs.client import Client, FileStatus
 from safekeeper.backends.hdfs.errors import Missing
@@ -32,6 +32,21 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+def survives_on(replication: int, sync: str, highly_available: bool) -> Survives:
+    """What a write survives that so many DataNodes have acknowledged.
+
+    A host takes its disks with it: where there is one NameNode, all names are on one host, however many replicas.
+    """
+    flags = Survives.PROCESS
+    if sync == "hsync":
+        flags |= Survives.OS | Survives.POWER
+    elif replication > 1:
+        flags |= Survives.OS
+    if replication > 1 and highly_available:
+        flags |= Survives.HOST
+    return flags
+
+
 class HdfsStore:
     """One root, for all handles of this process that have the same options."""
 
@@ -42,6 +57,7 @@ class HdfsStore:
         try:
             self.replication = options.replication or self.client.default_replication()
             self.highly_available = self.client.is_highly_available()
+            self._in_memory = dict.fromkeys(("segments", "chunks"), self.client.may_stay_in_memory(folder.root))
         except BaseException:
             self.client.close()
             raise
@@ -63,6 +79,20 @@ class HdfsStore:
     def path(self, *names: str) -> str:
         """The path of something below the root."""
         return "/".join([self.folder.root, *names])
+
+    # --- what a write survives ----------------------------------------------------------------------------------------
+
+    def check_policy(self, kind: str, path: str) -> None:
+        """Learn where HDFS keeps what is written from now on to *path*, a new segment or the folder of chunks."""
+        self._in_memory[kind] = True  # what cannot be asked is not declared
+        with suppress(Unavailable):
+            self._in_memory[kind] = self.client.may_stay_in_memory(path)
+
+    @property
+    def survives(self) -> Survives:
+        """What a write survives that enough DataNodes have acknowledged, by what was last seen of the cluster."""
+        flags = survives_on(self.replication, self.options.sync, self.highly_available)
+        return flags & ~(Survives.OS | Survives.POWER) if any(self._in_memory.values()) else flags
 
     # --- catching up --------------------------------------------------------------------------------------------------
 

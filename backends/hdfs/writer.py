@@ -208,6 +208,7 @@ class HdfsWriter:
         except BaseException:
             turn.done()
             raise
+        self._store.check_policy("segments", to.segment.path)
         with self._store.lock:
             self._store.own.add(to.segment)
             self._store.segments[to.segment.file_id] = to.segment
@@ -280,6 +281,7 @@ class HdfsWriter:
             self._large = number = self._large + 1
         head = HdfsLargeValue(len(value), 0, options.chunk, self.id, number)
         folder = self._store.path("chunks")
+        self._store.check_policy("chunks", folder)
         check = self._chunk_writers.start(check_value, value)
         how = ChunkFiles(folder, self._store.replication, self._needed, options.sync == "hsync")
         write_chunks(self._chunk_writers, self._placement, how, head, value, group)

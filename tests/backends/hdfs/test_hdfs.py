@@ -10,10 +10,10 @@ import pytest
 
 import safekeeper
 from safekeeper import Batch, CheckpointId, Survives, Unavailable
-from safekeeper.backends.hdfs.backend import survives_on
 from safekeeper.backends.hdfs.client import Client, InputStream
 from safekeeper.backends.hdfs.errors import Missing
 from safekeeper.backends.hdfs.placement import StockPlacement
+from safekeeper.backends.hdfs.store import survives_on
 from safekeeper.backends.hdfs.writer import HdfsWriter
 from safekeeper.testing.peer import Peer
 from safekeeper.url import Url
@@ -29,7 +29,7 @@ def id_of(number):
 
 
 def put(store, number, value):
-    store.write(Batch({id_of(number): value}))
+    return store.write(Batch({id_of(number): value}))
 
 
 def delete(store, *numbers):
@@ -542,6 +542,21 @@ PROCESS, OS, POWER, HOST = Survives.PROCESS, Survives.OS, Survives.POWER, Surviv
 )
 def test_what_survives_is_read_off_the_replicas_and_the_sync(replication, sync, available, survives):
     assert survives_on(replication, sync, available) == survives
+
+
+def test_what_may_lie_in_memory_survives_no_crash_of_its_host(hdfs_url, client):
+    """With the storage policy LAZY_PERSIST a DataNode answers a sync before it has a disk. It may be set later."""
+    root = Url.parse(hdfs_url).path
+    with safekeeper.open(hdfs_url) as store:
+        assert put(store, 1, b"value").survives == store.survives == PROCESS | OS | POWER
+        client._fs.setStoragePolicy(client._path(root), "LAZY_PERSIST")
+        assert put(store, 2, bytes(LARGE)).survives == store.survives == PROCESS
+    with safekeeper.open(f"{hdfs_url}?assert=power") as store:
+        assert put(store, 1, b"value").survives == store.survives == PROCESS | POWER
+        client._fs.setStoragePolicy(client._path(root), "HOT")
+        assert put(store, 2, bytes(LARGE)).survives == PROCESS | POWER  # the open segment stays where it is
+    with safekeeper.open(hdfs_url) as store:
+        assert put(store, 1, b"value").survives == store.survives == PROCESS | OS | POWER
 
 
 def test_replication_and_sync_are_what_the_url_says(hdfs_url, files, client):
