@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
+import shutil
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from safekeeper.spark import PREFIX
 
 STATE = "spark.sql.streaming.stateStore."
+JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 
 
 @dataclass(frozen=True)
@@ -160,6 +165,30 @@ def test_a_query_gives_the_same_rows_in_every_batch(name, format, runner, events
     results = run(name, runner, events, {**ours(), STATE + "checkpointFormatVersion": format})
     assert any(expected(name).values())
     assert results == expected(name)
+
+
+@pytest.mark.parametrize("format", ("3", "4"))
+def test_a_join_of_a_newer_state_format_gives_the_same_rows(format, runner, events, expected, ours):
+    """Spark 4.3 lowers the format of a new query; one whose first batch is planned already it takes as it is."""
+    found = SCENARIOS["left_outer_join"]
+    inputs = {input: events(seed) for seed, input in enumerate(found.inputs)}
+    query = runner(found.query, inputs, ours(), found.mode)
+    query.run(0)
+    checkpoint = Path(query.checkpoint)
+    planned, lowered = checkpoint / "offsets" / "0", f'"{JOIN_FORMAT}":"2"'
+    plan = planned.read_text()
+    assert lowered in plan
+    shutil.rmtree(checkpoint / "state")
+    shutil.rmtree(checkpoint / "commits")
+    for later in planned.parent.iterdir():
+        later.unlink()
+    (checkpoint / ".metadata.crc").unlink()
+    (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))  # a query that has no state yet
+    planned.write_text(plan.replace(lowered, f'"{JOIN_FORMAT}":"{format}"'))
+    query.results.clear()
+    query.run(1)
+    assert query.run(2) == expected("left_outer_join")
+    assert all(f'"{JOIN_FORMAT}":"{format}"' in file.read_text() for file in planned.parent.glob("[0-9]*"))
 
 
 @pytest.mark.timeout(900)  # servers start

@@ -117,6 +117,29 @@ def test_a_range_scan_is_in_order_and_excludes_its_end(world: Any) -> None:
     assert [str(item).split(":")[0] for item in store.items()] == ["-1000", "-3", "0", "5", "17", "200"]
 
 
+def test_keys_with_the_event_time_first_are_scanned_in_its_order(world: Any) -> None:
+    """What a join of format 4 evicts by: Spark gives the schema of these keys without the time."""
+    provider = world.provider("time first")
+    store = provider.open(0, None)
+    for key, time in ((1, 30), (2, 10), (1, 20), (3, -5)):
+        store.put(key, time, f"{key} at {time}")
+    expected = ["3:-5=3 at -5", "2:10=2 at 10", "1:20=1 at 20"]
+    assert list(store.between(None, [0, 25])) == expected
+    store.commit()
+    fresh = world.provider("time first").open(1, None)
+    assert list(fresh.items()) == [*expected, "1:30=1 at 30"]
+    assert fresh.get(1, 20) == "1 at 20"
+
+
+def test_keys_with_the_event_time_last_are_found_by_what_is_before_it(world: Any) -> None:
+    store = world.provider("time last").open(0, None)
+    for key, time in ((1, 30), (2, 10), (1, 20)):
+        store.put(key, time, f"{key} at {time}")
+    assert list(store.startingWith(1)) == ["1:20=1 at 20", "1:30=1 at 30"]
+    store.remove(1, 20)
+    assert list(store.startingWith(1)) == ["1:30=1 at 30"]
+
+
 def test_scans_follow_an_undo(world: Any, items: Any) -> None:
     provider = world.provider("range")
     provider.open(0, None).put(1, 0, "one").put(2, 0, "two").commit()

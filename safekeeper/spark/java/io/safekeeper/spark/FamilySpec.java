@@ -10,6 +10,7 @@ import org.apache.spark.sql.types.StructType;
 /**
  * What Spark said about a column family when it asked for it.
  *
+ * @param keySchema of the rows that are its keys
  * @param multiple whether a key has a list of values
  * @param internal whether it is Spark's own and not counted among the user's keys
  */
@@ -21,16 +22,19 @@ record FamilySpec(
     boolean multiple,
     boolean internal) {
 
+  /**
+   * The schema of the keys is that of their encoding: beside it Spark gives one that lacks the event time where keys have
+   * one (joins of format 4).
+   */
   static FamilySpec of(
       String name,
-      StructType keySchema,
       StructType valueSchema,
       KeyStateEncoderSpec encoding,
       boolean multiple,
       boolean internal) {
     UnsafeRowDataEncoder rows = new UnsafeRowDataEncoder(encoding, valueSchema);
     RocksDBKeyStateEncoder encoder = RocksDBStateEncoder.getKeyEncoder(rows, encoding, true);
-    return new FamilySpec(name, keySchema, valueSchema, encoder, multiple, internal);
+    return new FamilySpec(name, encoding.keySchema(), valueSchema, encoder, multiple, internal);
   }
 
   /** Let the family keep its keys in order if they are asked for by prefix or range. */

@@ -326,7 +326,7 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
   public void registerColFamily(
       String name, StructType key, StructType value, KeyStateEncoderSpec encoding, boolean multiple, boolean internal) {
     checkPhase("create_col_family");
-    provider.families().add(FamilySpec.of(name, key, value, encoding, multiple, internal));
+    provider.families().add(FamilySpec.of(name, value, encoding, multiple, internal));
   }
 
   @Override

@@ -86,7 +86,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
     hadoopConf = configuration;
     settings = ProviderSettings.of(storeConf).check();
     families = new FamilySpecs(
-        FamilySpec.of(FamilySpecs.DEFAULT, keySchema, valueSchema, encoding, multipleValuesPerKey, false),
+        FamilySpec.of(FamilySpecs.DEFAULT, valueSchema, encoding, multipleValuesPerKey, false),
         columnFamilies);
     try {
       identity = QueryIdentity.of(stateStoreId, configuration);

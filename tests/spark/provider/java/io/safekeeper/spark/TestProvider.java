@@ -20,6 +20,9 @@ import org.apache.spark.sql.execution.streaming.state.RangeKeyScanStateEncoderSp
 import org.apache.spark.sql.execution.streaming.state.StateStore;
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf;
 import org.apache.spark.sql.execution.streaming.state.StateStoreId;
+import org.apache.spark.sql.execution.streaming.state.TimestampAsPostfixKeyStateEncoderSpec;
+import org.apache.spark.sql.execution.streaming.state.TimestampAsPrefixKeyStateEncoderSpec;
+import org.apache.spark.sql.execution.streaming.state.TimestampKeyStateEncoder;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
@@ -38,7 +41,7 @@ public final class TestProvider {
   private final SafeKeeperStateStoreProvider provider = new SafeKeeperStateStoreProvider();
 
   /**
-   * @param encoding how keys are encoded: plain, prefix or range
+   * @param encoding how keys are encoded: see {@link #encoding}
    * @param lists whether a key has several values
    */
   public TestProvider(
@@ -49,7 +52,7 @@ public final class TestProvider {
     hadoop.set("sql.streaming.runId", UUID.randomUUID().toString());
     provider.init(
         new StateStoreId(checkpoint + "/state", 0, 0, "default"),
-        KEY,
+        keySchema(encoding),
         VALUE,
         encoding(encoding),
         families,
@@ -59,8 +62,18 @@ public final class TestProvider {
         Option.empty());
   }
 
+  /** What Spark says that keys are: those of joins of format 4 without the event time, which their rows do have. */
+  static StructType keySchema(String encoding) {
+    return encoding.startsWith("time") ? new StructType().add("prefix", DataTypes.LongType) : KEY;
+  }
+
+  /** Keys as they are, found by prefix or range, or with the event time of a join of format 4 first or last. */
   static KeyStateEncoderSpec encoding(String name) {
     return switch (name) {
+      case "time first" -> new TimestampAsPrefixKeyStateEncoderSpec(
+          TimestampKeyStateEncoder.keySchemaWithTimestamp(keySchema(name)));
+      case "time last" -> new TimestampAsPostfixKeyStateEncoderSpec(
+          TimestampKeyStateEncoder.keySchemaWithTimestamp(keySchema(name)));
       case "prefix" -> new PrefixKeyScanStateEncoderSpec(KEY, 1);
       case "range" -> new RangeKeyScanStateEncoderSpec(
           KEY, CollectionConverters.asScala(List.<Object>of(0, 1)).toSeq());

@@ -180,7 +180,7 @@ public final class TestStore {
 
   public TestStore createFamily(String name, String encoding, boolean lists) {
     store.createColFamilyIfAbsent(
-        name, TestProvider.KEY, TestProvider.VALUE, TestProvider.encoding(encoding), lists, false);
+        name, TestProvider.keySchema(encoding), TestProvider.VALUE, TestProvider.encoding(encoding), lists, false);
     return this;
   }
 
