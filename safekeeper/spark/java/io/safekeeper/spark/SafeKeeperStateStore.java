@@ -8,6 +8,7 @@ import io.safekeeper.spark.state.StateLog;
 import io.safekeeper.spark.state.ValueList;
 import java.util.HashSet;
 import java.util.Set;
+import java.util.function.Supplier;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.errors.QueryExecutionErrors;
@@ -178,38 +179,38 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
   @Override
   public StateStoreIterator<UnsafeRowPair> iterator(String family) {
     FamilyView view = reading("iterator", family);
-    return pairs(view, all(view), false);
+    return pairs(view, () -> all(view), false);
   }
 
   @Override
   public StateStoreIterator<UnsafeRowPair> iteratorWithMultiValues(String family) {
     FamilyView view = lists("iteratorWithMultiValues", family);
-    return pairs(view, all(view), true);
+    return pairs(view, () -> all(view), true);
   }
 
   @Override
   public StateStoreIterator<UnsafeRowPair> prefixScan(UnsafeRow prefix, String family) {
     FamilyView view = reading("prefixScan", family);
-    return pairs(view, startingWith(view, prefix), false);
+    return pairs(view, () -> startingWith(view, prefix), false);
   }
 
   @Override
   public StateStoreIterator<UnsafeRowPair> prefixScanWithMultiValues(UnsafeRow prefix, String family) {
     FamilyView view = lists("prefixScanWithMultiValues", family);
-    return pairs(view, startingWith(view, prefix), true);
+    return pairs(view, () -> startingWith(view, prefix), true);
   }
 
   @Override
   public StateStoreIterator<UnsafeRowPair> rangeScan(Option<UnsafeRow> from, Option<UnsafeRow> to, String family) {
     FamilyView view = reading("rangeScan", family);
-    return pairs(view, between(view, from, to), false);
+    return pairs(view, () -> between(view, from, to), false);
   }
 
   @Override
   public StateStoreIterator<UnsafeRowPair> rangeScanWithMultiValues(
       Option<UnsafeRow> from, Option<UnsafeRow> to, String family) {
     FamilyView view = lists("rangeScanWithMultiValues", family);
-    return pairs(view, between(view, from, to), true);
+    return pairs(view, () -> between(view, from, to), true);
   }
 
   private int find(FamilyView view, UnsafeRow key) {
@@ -218,8 +219,13 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
         : log.find(view.family(), key.getBaseObject(), key.getBaseOffset(), key.getSizeInBytes());
   }
 
-  private StateStoreIterator<UnsafeRowPair> pairs(FamilyView view, Addresses addresses, boolean everyValue) {
-    return RowPairs.over(log.pages().table(), addresses, view.spec(), everyValue);
+  private StateStoreIterator<UnsafeRowPair> pairs(FamilyView view, Supplier<Addresses> keys, boolean everyValue) {
+    try {
+      Addresses addresses = keys.get(); // first: the index may learn of puts, and the table of pages change
+      return RowPairs.over(log.pages().table(), addresses, view.spec(), everyValue);
+    } catch (OutOfMemoryError error) {
+      throw outOfMemory("read", error);
+    }
   }
 
   private Addresses all(FamilyView view) {
@@ -249,8 +255,12 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
     FamilyView view = writing("put", family);
     if (view.spec().multiple()) {
       putList(key, new UnsafeRow[] {value}, family);
-    } else {
+      return;
+    }
+    try {
       append(view, key, value.getBaseObject(), value.getBaseOffset(), value.getSizeInBytes(), 0);
+    } catch (OutOfMemoryError error) {
+      throw outOfMemory("change", error);
     }
   }
 
@@ -258,9 +268,13 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
   public void putList(UnsafeRow key, UnsafeRow[] values, String family) {
     FamilyView view = writing("putList", family);
     requireLists(view, "putList");
-    byte[] list = new byte[ValueList.sizeOf(values)];
-    ValueList.write(values, list, 0);
-    append(view, key, list, Record.at(0), list.length, 0);
+    try {
+      byte[] list = new byte[ValueList.sizeOf(values)];
+      ValueList.write(values, list, 0);
+      append(view, key, list, Record.at(0), list.length, 0);
+    } catch (OutOfMemoryError error) {
+      throw outOfMemory("change", error);
+    }
   }
 
   @Override
@@ -273,6 +287,14 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
   public void mergeList(UnsafeRow key, UnsafeRow[] values, String family) {
     FamilyView view = writing("merge", family);
     requireLists(view, "merge");
+    try {
+      appendToList(view, key, values);
+    } catch (OutOfMemoryError error) {
+      throw outOfMemory("change", error);
+    }
+  }
+
+  private void appendToList(FamilyView view, UnsafeRow key, UnsafeRow[] values) {
     int address = find(view, key);
     int before = address == 0 ? 0 : Record.valueLength(log.pages().page(address), Pages.offset(address));
     int added = ValueList.sizeOf(values);
@@ -288,7 +310,11 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
   @Override
   public void remove(UnsafeRow key, String family) {
     FamilyView view = writing("remove", family);
-    log.remove(view.family(), key.getBaseObject(), key.getBaseOffset(), key.getSizeInBytes());
+    try {
+      log.remove(view.family(), key.getBaseObject(), key.getBaseOffset(), key.getSizeInBytes());
+    } catch (OutOfMemoryError error) {
+      throw outOfMemory("change", error);
+    }
   }
 
   @Override
@@ -296,12 +322,27 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
     FamilyView view = writing("deleteRange", family);
     require(view.spec().encoder().supportsDeleteRange(), "deleteRange needs a RangeKeyScanStateEncoderSpec");
     byte[][] table = log.pages().table();
-    Addresses doomed = between(view, Option.apply(from), Option.apply(to));
-    for (int address = doomed.next(); address != 0; address = doomed.next()) {
-      byte[] page = Pages.page(table, address);
-      int record = Pages.offset(address);
-      log.remove(view.family(), page, Record.at(Record.keyOffset(page, record)), Record.keyLength(page, record));
+    try {
+      Addresses doomed = between(view, Option.apply(from), Option.apply(to));
+      for (int address = doomed.next(); address != 0; address = doomed.next()) {
+        byte[] page = Pages.page(table, address);
+        int record = Pages.offset(address);
+        log.remove(view.family(), page, Record.at(Record.keyOffset(page, record)), Record.keyLength(page, record));
+      }
+    } catch (OutOfMemoryError error) {
+      throw outOfMemory("change", error);
     }
+  }
+
+  /** There is no memory for an operation: the store is aborted, and its state given up. Return what to throw. */
+  private IllegalStateException outOfMemory(String operation, OutOfMemoryError error) {
+    IllegalStateException failure = provider.outOfMemory(operation, error);
+    if (phase == Phase.UPDATING) {
+      log = null;
+      families = null;
+      end(Phase.ABORTED);
+    }
+    return failure;
   }
 
   private void append(FamilyView view, UnsafeRow key, Object value, long valueAt, int valueLength, int added) {
@@ -317,7 +358,11 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
       String name, StructType key, StructType value, KeyStateEncoderSpec encoding, boolean multiple, boolean internal) {
     registerColFamily(name, key, value, encoding, multiple, internal);
     if (!readOnly && !name.equals(FamilySpecs.DEFAULT)) {
-      families.create(name);
+      try {
+        families.create(name);
+      } catch (OutOfMemoryError error) {
+        throw outOfMemory("change", error);
+      }
     }
   }
 
@@ -332,7 +377,11 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
   @Override
   public boolean removeColFamilyIfExists(String name) {
     checkPhase("remove_col_family");
-    return families.remove(name);
+    try {
+      return families.remove(name);
+    } catch (OutOfMemoryError error) {
+      throw outOfMemory("change", error);
+    }
   }
 
   @Override
@@ -371,6 +420,8 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
       committed = provider.commit();
       end(Phase.COMMITTED);
       return version + 1;
+    } catch (OutOfMemoryError error) {
+      throw Sneaky.sneak(QueryExecutionErrors.failedToCommitStateFileError(toString(), outOfMemory("change", error)));
     } catch (Exception error) {
       throw Sneaky.sneak(QueryExecutionErrors.failedToCommitStateFileError(toString(), error));
     }

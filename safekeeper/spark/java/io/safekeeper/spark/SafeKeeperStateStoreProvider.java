@@ -171,10 +171,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
       throw Sneaky.sneak(
           QueryExecutionErrors.failedToReadDeltaFileNotExistsError(place, getClass().getName(), error));
     } catch (OutOfMemoryError error) {
-      state.unload();
-      String says = "there is not enough memory to load the state of " + id
-          + ": give the executors more (spark.executor.memory), or the query more partitions";
-      throw Sneaky.sneak(StateStoreErrors.cannotLoadStore(new IllegalStateException(says, error)));
+      throw Sneaky.sneak(StateStoreErrors.cannotLoadStore(outOfMemory("load", error)));
     } catch (IOException | RuntimeException error) {
       throw Sneaky.sneak(StateStoreErrors.cannotLoadStore(error));
     } finally {
@@ -253,10 +250,40 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
     return committed;
   }
 
+  /**
+   * Give up the state, which the heap has no room for, so that the executor can go on: it is loaded again when it is
+   * next asked for. Return what the task fails with.
+   *
+   * <p>The error must not be the cause of that, nor a cause of its cause: Spark would look for it there and end the
+   * executor.
+   */
+  IllegalStateException outOfMemory(String operation, OutOfMemoryError error) {
+    long keys = 0;
+    long bytes = 0;
+    try {
+      StateLog log = state.log();
+      keys = log == null ? 0 : log.roughSize();
+      bytes = log == null ? 0 : log.memoryBytes();
+    } catch (OutOfMemoryError again) {
+      LOG.debug("Not even the sizes can be found out");
+    }
+    state.unload(); // before anything that takes memory
+    String sizes = bytes == 0 ? "" : keys + " keys took " + (bytes >> 20) + " MB, and ";
+    IllegalStateException failure = new IllegalStateException(
+        "there is not enough memory to " + operation + " the state of " + id + ": " + sizes
+            + "the heap for all tasks of this executor has " + (Runtime.getRuntime().maxMemory() >> 20)
+            + " MB: give the executors more (spark.executor.memory), or the query more partitions");
+    failure.addSuppressed(error);
+    LOG.error("{}", failure.getMessage());
+    return failure;
+  }
+
   /** Go back to the last commit; what cannot be undone is loaded again when it is next asked for. */
   void undo() {
     try {
       state.log().undoUncommitted();
+    } catch (OutOfMemoryError error) {
+      outOfMemory("undo what was written to", error); // that is enough: what was written is gone
     } catch (RuntimeException | Error error) {
       state.unload();
       throw error;
