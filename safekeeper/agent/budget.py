@@ -14,43 +14,56 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._used = 0
+        self._slow = 0  # held by rooms that nobody waits for
         self._waiting: deque[Room] = deque()
         self._changed = Condition()
 
     @contextmanager
     def room(self, size: int) -> Iterator[Room]:
         """Hold *size* bytes inside the block, once they are free. What is over the limit is admitted alone."""
-        room = Room(self, size)
+        room = Room(self)
         with self._changed:
             self._waiting.append(room)
             self._changed.wait_for(lambda: self._waiting[0] is room and self._fits(size))
             self._waiting.popleft()
-            self._used += size
-            self._changed.notify_all()
+            self._set(room, size)
         try:
             yield room
         finally:
-            self._give_back(room.size)
+            room.resize(0)
 
     def _fits(self, size: int) -> bool:
-        return not self._used or self._used + size <= self._limit
+        return not self._used or self._used + self._slow + size <= self._limit
 
-    def _give_back(self, size: int) -> None:
-        with self._changed:
-            self._used -= size
-            self._changed.notify_all()
+    def _set(self, room: Room, size: int, *, slow: bool = False) -> None:
+        """Let *room* hold so much, instead of what it held. With the lock held."""
+        if room.slow:
+            self._slow -= room.size
+        else:
+            self._used -= room.size
+        room.size, room.slow = size, slow
+        if slow:
+            self._slow += size
+        else:
+            self._used += size
+        self._changed.notify_all()
 
 
 class Room:
     """What one block holds of a budget."""
 
-    __slots__ = ("_budget", "size")
+    __slots__ = ("_budget", "size", "slow")
 
-    def __init__(self, budget: Budget, size: int) -> None:
+    def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self.size = size
+        self.size = 0
+        self.slow = False
 
-    def resize(self, size: int) -> None:
-        """Hold *size* bytes from now on. More than before is taken at once, over the limit: the bytes are there."""
-        surplus, self.size = self.size - size, size
-        self._budget._give_back(surplus)
+    def resize(self, size: int, *, slow: bool = False) -> None:
+        """Hold *size* bytes from now on. More than before is taken at once, over the limit: the bytes are there.
+
+        Room that is *slow* is held by somebody who may never come to an end. It counts, but nobody waits for it: with
+        nothing else under way the next is admitted, over the limit if it must be.
+        """
+        with self._budget._changed:
+            self._budget._set(self, size, slow=slow)

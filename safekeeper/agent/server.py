@@ -1,6 +1,6 @@
 """The socket: one thread per connection, memory reserved before it is used.
 
-A connection that sends nonsense, stalls or dies ends alone; the others do not notice.
+A connection that sends nonsense, trickles, stalls or dies harms itself alone; the others do not notice.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from threading import Lock, Thread
 from typing import Self
 
 from safekeeper.agent import protocol
 from safekeeper.agent.answers import Answers, Replies, Reply, failure
-from safekeeper.agent.budget import Budget
+from safekeeper.agent.budget import Budget, Room
 from safekeeper.agent.protocol import ErrorCode, FrameHeader, FrameKind
 from safekeeper.errors import SafekeeperError, Unavailable
 from safekeeper.keeper import SafeKeeper
@@ -27,7 +28,10 @@ from safekeeper.wire import BadFrame, Body, write_all
 log = logging.getLogger(__name__)
 
 STALL_SECONDS = 60
-"""A peer that neither sends the rest of its frame nor takes a reply for this long is hung up on: it holds memory."""
+"""A peer that neither sends any more of its frame nor takes a reply for this long is hung up on: it holds memory."""
+
+LENT_SECONDS = 1
+"""For how long room is held for the whole of a body that is announced; then for what has arrived of it."""
 
 LINGER_SECONDS = 1
 """How long the agent goes on reading, and throwing away, what a peer is still sending after a bad frame."""
@@ -38,7 +42,8 @@ _CREDENTIALS = struct.Struct("@3i")  # pid, uid, gid
 class AgentServer:
     """Serves the store of *keeper* on the Unix socket *path* from its making until `close`. The keeper stays open.
 
-    At most *queue_bytes* of requests are in memory at a time, and as much again of values on their way to the JVM.
+    At most *queue_bytes* of requests are in memory at a time, with what has arrived of those that come slowly, and as
+    much again of values on their way to the JVM.
     """
 
     def __init__(self, keeper: SafeKeeper, path: str, queue_bytes: int) -> None:
@@ -122,7 +127,8 @@ class _Conversation:
         self._answers = answers
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
-        _set_timeout(connection, STALL_SECONDS)
+        _set_timeout(connection, socket.SO_RCVTIMEO, LENT_SECONDS)
+        _set_timeout(connection, socket.SO_SNDTIMEO, STALL_SECONDS)
 
     def run(self) -> None:
         """Answer until the peer sends what is no frame; `EOFError` when it hangs up, `OSError` when it is lost."""
@@ -130,15 +136,15 @@ class _Conversation:
             while True:
                 self._poll.poll()  # between requests a peer may be silent for as long as it likes
                 header = FrameHeader.decode(self._receive(protocol.HEADER.size))
-                with self._requests.room(header.length):
-                    self._answer(header)
+                with self._requests.room(header.length) as room:
+                    self._answer(header, room)
         except BadFrame as problem:
             log.warning("a connection is closed: %s", problem)
             self._send(0, (FrameKind.ERROR, protocol.error(ErrorCode.BAD_FRAME, str(problem))))
             self._linger()
 
-    def _answer(self, header: FrameHeader) -> None:
-        with closing(self._answers.to(header.kind, self._receive_body(header))) as replies:
+    def _answer(self, header: FrameHeader, room: Room) -> None:
+        with closing(self._answers.to(header.kind, self._receive_body(header, room))) as replies:
             while self._send_next(header.request, replies):
                 pass
 
@@ -156,18 +162,36 @@ class _Conversation:
             self._send(request, reply)
         return reply is not None
 
-    def _receive_body(self, header: FrameHeader) -> Body:
-        data = self._receive(header.length)
+    def _receive_body(self, header: FrameHeader, room: Room) -> Body:
+        """The body, with room for all of it; if it comes slowly, with room for what has come until it is all here."""
+        data = self._receive(header.length, lambda arrived: room.resize(arrived, slow=True))
+        room.resize(header.length)
         header.check(data)
         return Body(data)
 
-    def _receive(self, size: int) -> bytes:
-        data = self._socket.recv(size, socket.MSG_WAITALL) if size else b""
-        while len(data) < size:  # a signal, a time-out or the end
-            more = self._socket.recv(size - len(data), socket.MSG_WAITALL)
-            if not more:
-                raise EOFError
-            data += more
+    def _receive(self, size: int, on_wait: Callable[[int], object] = lambda arrived: None) -> bytes:
+        """The next *size* bytes. *on_wait* is told how many are here each time that they are awaited further."""
+        data = self._receive_some(size) if size else b""
+        if len(data) == size:
+            return data
+        rest, heard = bytearray(data), time.monotonic()
+        while len(rest) < size:
+            on_wait(len(rest))
+            if more := self._receive_some(size - len(rest)):
+                rest += more
+                heard = time.monotonic()
+            elif time.monotonic() - heard > STALL_SECONDS:
+                raise TimeoutError(f"the peer stopped in the middle of a frame for {STALL_SECONDS} s")
+        return bytes(rest)
+
+    def _receive_some(self, size: int) -> bytes:
+        """What of *size* bytes comes within `LENT_SECONDS`, perhaps nothing. Raise `EOFError` at the end."""
+        try:
+            data = self._socket.recv(size, socket.MSG_WAITALL)
+        except BlockingIOError:
+            return b""
+        if not data:
+            raise EOFError
         return data
 
     def _send(self, request: int, reply: Reply) -> None:
@@ -177,7 +201,7 @@ class _Conversation:
     def _linger(self) -> None:
         """Let a peer that is still sending finish, or it would see a broken pipe instead of the message."""
         self._socket.shutdown(socket.SHUT_WR)
-        _set_timeout(self._socket, LINGER_SECONDS)
+        _set_timeout(self._socket, socket.SO_RCVTIMEO, LINGER_SECONDS)
         scratch = bytearray(1 << 16)
         left = protocol.MAX_BODY_BYTES
         while left > 0 and (size := self._socket.recv_into(scratch)):
@@ -220,7 +244,6 @@ def _is_same_user(connection: socket.socket) -> bool:
     return bool(uid == os.geteuid())
 
 
-def _set_timeout(connection: socket.socket, seconds: int) -> None:
-    """Bound every blocking call by *seconds*: in the kernel, so that MSG_WAITALL still works."""
-    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-        connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", seconds, 0))
+def _set_timeout(connection: socket.socket, option: int, seconds: int) -> None:
+    """Bound every blocking call of that kind by *seconds*: in the kernel, so that MSG_WAITALL still works."""
+    connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", seconds, 0))

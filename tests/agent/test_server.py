@@ -45,23 +45,35 @@ def test_connections_are_served_at_the_same_time(agent):
     assert results == [[b"%d" % i for i in range(20)]] * 8
 
 
-def test_bodies_wait_outside_until_there_is_room_for_them(start):
+def test_many_bodies_at_once_take_no_more_memory_than_allowed(start):
     agent = start(queue_bytes=8 * MIB)
-    body = field(b"g") + field(b"k") + field(bytes(4 * MIB - 100))
     before = peak_bytes(agent.process.pid)
-    peers = [agent.peer() for _ in range(12)]
-    frames = [peer.frame(PUT, i, body) for i, peer in enumerate(peers)]
-    for peer, frame in zip(peers[:2], frames, strict=False):
-        peer.send(frame[:-1])
-    sent = [_send_what_is_taken(peer, frame) for peer, frame in zip(peers[2:], frames[2:], strict=True)]
-    assert max(sent) < len(body) / 2
+    with ThreadPoolExecutor(12) as pool:
+        assert all(pool.map(lambda i: _put(agent, b"%d" % i, bytes(4 * MIB - 100)), range(12)))
     assert peak_bytes(agent.process.pid) - before < 24 * MIB
-    for peer, frame, done in zip(peers, frames, [len(f) - 1 for f in frames[:2]] + sent, strict=True):
-        threading.Thread(target=peer.send, args=(frame[done:],)).start()
-    for i, peer in enumerate(peers):
-        assert (peer.reply().kind, i) == (DONE, i)
-        peer.socket.close()
-    assert peak_bytes(agent.process.pid) - before < 24 * MIB
+
+
+def _put(agent, key, value):
+    with agent.peer() as peer:
+        return peer.put(key, value).kind == DONE
+
+
+def test_bodies_wait_outside_until_there_is_room_for_them(serve, connect):
+    backend = Held()
+    body = field(b"g") + field(b"k") + field(bytes(4 * MIB - 100))
+    with serve(backend, queue_bytes=8 * MIB):
+        peers = [connect() for _ in range(12)]
+        frames = [peer.frame(PUT, i, body) for i, peer in enumerate(peers)]
+        for peer, frame in zip(peers[:2], frames, strict=False):
+            peer.send(frame)
+        sent = [_send_what_is_taken(peer, frame) for peer, frame in zip(peers[2:], frames[2:], strict=True)]
+        assert max(sent) < len(body) / 2
+        backend.let_go.set()
+        for peer, frame, done in zip(peers[2:], frames[2:], sent, strict=True):
+            threading.Thread(target=peer.send, args=(frame[done:],)).start()
+        for peer in peers:
+            assert peer.reply().kind == DONE
+            peer.socket.close()
 
 
 def _send_what_is_taken(peer, data):
@@ -150,6 +162,26 @@ class Failing(MemoryBackend):
         raise self._error
 
 
+class Held(MemoryBackend):
+    """Writes, reads and lists only once it is let go."""
+
+    def __init__(self):
+        super().__init__()
+        self.let_go = threading.Event()
+
+    def write(self, batch):
+        self.let_go.wait(60)
+        return super().write(batch)
+
+    def read(self, ids):
+        self.let_go.wait(60)
+        return super().read(ids)
+
+    def keys(self, group):
+        self.let_go.wait(60)
+        yield from super().keys(group)
+
+
 class Watched(MemoryBackend):
     """Counts the ids of each read; a read of b"meet" waits until *others* are under way at the same time."""
 
@@ -231,6 +263,60 @@ def test_a_peer_that_stalls_in_a_frame_gives_its_memory_back(serve, connect, mon
         stalled.send(stalled.frame(PUT, 7, field(b"g") + field(b"k") + field(b"v"))[:-1])
         assert other.put(b"a", b"1").kind == DONE
         assert other.keys() == [b"a"]
+
+
+@pytest.mark.parametrize("bytes_first", (0, 3 * MIB), ids=("nothing yet", "some of it"))
+def test_peers_that_announce_much_and_trickle_hold_up_nobody(serve, connect, bytes_first):
+    """Two of them, each more than half of what the agent may hold; their bodies are never complete."""
+    over = threading.Event()
+
+    def trickle(peer):
+        frame = peer.frame(PUT, 7, bytes(5 * MIB))
+        peer.send(frame[: 21 + bytes_first])
+        while not over.wait(0.05):
+            peer.send(b"x")
+
+    with serve(MemoryBackend(), queue_bytes=8 * MIB), connect() as one, connect() as two, connect() as other:
+        threads = [threading.Thread(target=trickle, args=(peer,)) for peer in (one, two)]
+        for thread in threads:
+            thread.start()
+        try:
+            for i in range(20):
+                assert other.put(b"%d" % i, bytes(MIB)).kind == DONE
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+
+
+def test_a_body_that_comes_slowly_arrives(serve, connect, monkeypatch):
+    monkeypatch.setattr(server, "STALL_SECONDS", 10)
+    value = bytes(range(256)) * 4096
+    with serve(MemoryBackend()), connect() as slow, connect() as other:
+        frame = slow.frame(PUT, 7, field(b"g") + field(b"k") + field(value))
+        for at in range(0, len(frame), 400_000):
+            slow.send(frame[at : at + 400_000])
+            threading.Event().wait(1.2)
+        assert slow.reply().kind == DONE
+        assert other.read([b"k"]) == [value]
+
+
+def test_memory_that_comes_slowly_counts_and_is_waited_for_by_nobody():
+    budget = Budget(10)
+
+    def take():
+        with budget.room(1) as room:
+            return room.size
+
+    with ThreadPoolExecutor(1) as pool, budget.room(8) as slow:
+        slow.resize(9, slow=True)
+        with budget.room(5):  # over the limit: nothing else is under way
+            waiting = pool.submit(take)
+            while not budget._waiting:
+                pass
+            assert not waiting.done()
+            slow.resize(2, slow=True)
+            assert waiting.result(60) == 1
 
 
 def test_a_peer_that_is_silent_between_requests_is_left_alone(serve, connect, monkeypatch):
