@@ -52,6 +52,11 @@ class Answers:
         self._values = Budget(value_bytes)
         self._expected = MAX_VALUE_BYTES  # twice the largest value read lately
 
+    @property
+    def moved(self) -> float:
+        """When any READ last got on, in the time of `time.monotonic`."""
+        return self._values.moved
+
     def to(self, kind: FrameKind, body: Body) -> Replies:
         """The replies to a request, each made when it is asked for; the last one is a DONE.
 

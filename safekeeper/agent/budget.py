@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ class Budget:
     """A number of bytes that threads share. Whoever comes first is served first, so large requests do not starve."""
 
     def __init__(self, limit: int) -> None:
+        self.moved = time.monotonic()
+        """When room was last taken or given back."""
         self._limit = limit
         self._used = 0
         self._slow = 0  # held by rooms that nobody waits for
@@ -46,6 +49,7 @@ class Budget:
             self._slow += size
         else:
             self._used += size
+        self.moved = time.monotonic()
         self._changed.notify_all()
 
 

@@ -11,12 +11,13 @@ import xxhash
 
 from safekeeper.wire import BadFrame, fields, u32
 
-# frame:   "SKA1" | kind u8 | request u32 | length u32 | xxh64 u64 | body (length bytes)
+# frame:   "SKA2" | kind u8 | request u32 | length u32 | xxh64 u64 | body (length bytes)
 # bytes:   length u32 | data            (a field of the body)
 # text:    bytes, UTF-8
-#          little endian; the checksum covers kind, request, length and body; frozen: version 2 gets another mark
-MARK = b"SKA1"
-VERSION = 1
+#          little endian; the checksum covers kind, request, length and body; frozen: version 3 gets another mark.
+#          Version 2 added ALIVE; both sides speak the same version or not at all
+MARK = b"SKA2"
+VERSION = 2
 HEADER = struct.Struct("<4sBIIQ")
 _CHECKED = struct.Struct("<BII")
 _DONE = struct.Struct("<QQII")
@@ -37,7 +38,13 @@ class FrameKind(enum.IntEnum):
     DONE = 65
     KEY_LIST = 66
     VALUE = 67
+    ALIVE = 68
+    """The request gets on. It answers nothing: it says that it is worth waiting for the reply."""
     ERROR = 127
+
+
+LAST_REPLIES = (FrameKind.DONE, FrameKind.ERROR)
+"""What ends the answer to a request."""
 
 
 class ErrorCode(enum.IntEnum):
@@ -69,7 +76,9 @@ class FrameHeader:
         """The header in the `HEADER.size` bytes of *data*. Raise `BadFrame` if there is none."""
         mark, kind, request, length, checksum = HEADER.unpack(data)
         if mark != MARK:
-            raise BadFrame(f"a frame starts with {MARK.decode()}, not with {mark!r}")
+            raise BadFrame(
+                f"a frame starts with {MARK.decode()}, not with {mark!r}: is the same safekeeper on both sides?"
+            )
         if length > MAX_BODY_BYTES:
             raise BadFrame(f"a body has at most {MAX_BODY_BYTES} bytes, not {length}")
         try:

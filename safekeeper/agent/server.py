@@ -14,7 +14,8 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from threading import Lock, Thread
+from math import inf
+from threading import Event, Lock, Thread
 from typing import Self
 
 from safekeeper.agent import protocol
@@ -33,6 +34,13 @@ STALL_SECONDS = 60
 LENT_SECONDS = 1
 """For how long room is held for the whole of a body that is announced; then for what has arrived of it."""
 
+ALIVE_SECONDS = 1
+"""How often a peer that waits for its reply is told that its request gets on."""
+
+STUCK_SECONDS = 600
+"""A list or read of the backend that takes longer, while no other read gets on, is not said to get on any more. Writes
+have the deadline of the keeper instead, and backends have time-outs of their own: this is for one that hangs."""
+
 LINGER_SECONDS = 1
 """How long the agent goes on reading, and throwing away, what a peer is still sending after a bad frame."""
 
@@ -43,7 +51,7 @@ class AgentServer:
     """Serves the store of *keeper* on the Unix socket *path* from its making until `close`. The keeper stays open.
 
     At most *queue_bytes* of requests are in memory at a time, with what has arrived of those that come slowly, and as
-    much again of values on their way to the JVM.
+    much again of values on their way to the JVM. Whoever waits for a reply is told every second that it will come.
     """
 
     def __init__(self, keeper: SafeKeeper, path: str, queue_bytes: int) -> None:
@@ -52,10 +60,12 @@ class AgentServer:
         self._path = path
         self._listener = _listen(path)
         self._lock = Lock()
-        self._connections: dict[socket.socket, Thread] = {}
+        self._conversations: dict[_Conversation, Thread] = {}
         self._stopping = False
+        self._ended = Event()
         self._accepting = Thread(target=self._accept, name="accept", daemon=True)
         self._accepting.start()
+        Thread(target=self._say_alive, name="alive", daemon=True).start()
 
     def close(self, grace_seconds: float = 30) -> None:
         """Take no more requests, answer those that were read in full, and remove the socket.
@@ -65,17 +75,17 @@ class AgentServer:
         """
         with self._lock:
             self._stopping = True
-            connections = list(self._connections.items())
+            conversations = list(self._conversations.items())
         with suppress(OSError):
             os.unlink(self._path)
             os.rmdir(os.path.dirname(self._path))  # it was made for the socket; where more is in it, it stays
         self._listener.shutdown(socket.SHUT_RDWR)
-        for connection, _ in connections:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RD)
+        for conversation, _ in conversations:
+            conversation.take_no_more()
         deadline = time.monotonic() + grace_seconds
-        for thread in [self._accepting, *(thread for _, thread in connections)]:
+        for thread in [self._accepting, *(thread for _, thread in conversations)]:
             thread.join(max(0.0, deadline - time.monotonic()))
+        self._ended.set()
         self._listener.close()
 
     def __enter__(self) -> Self:
@@ -95,18 +105,26 @@ class AgentServer:
                     time.sleep(0.1)  # too many files or threads, most likely: let some end
 
     def _start(self, connection: socket.socket) -> None:
-        thread = Thread(target=self._serve, args=(connection,), name="connection", daemon=True)
+        conversation = _Conversation(connection, self._requests, self._answers)
+        thread = Thread(target=self._serve, args=(conversation,), name="connection", daemon=True)
         with self._lock:
             if self._stopping or not _is_same_user(connection):
                 connection.close()
                 return
             thread.start()
-            self._connections[connection] = thread
+            self._conversations[conversation] = thread
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _say_alive(self) -> None:
+        while not self._ended.wait(ALIVE_SECONDS):
+            with self._lock:
+                conversations = list(self._conversations)
+            for conversation in conversations:
+                conversation.say_alive()
+
+    def _serve(self, conversation: _Conversation) -> None:
         try:
-            with connection:
-                _Conversation(connection, self._requests, self._answers).run()
+            with closing(conversation):
+                conversation.run()
         except EOFError:
             pass
         except OSError as error:
@@ -115,7 +133,7 @@ class AgentServer:
             log.exception("a connection ends by a defect of the agent")
         finally:
             with self._lock:
-                del self._connections[connection]
+                del self._conversations[conversation]
 
 
 class _Conversation:
@@ -125,6 +143,10 @@ class _Conversation:
         self._socket = connection
         self._requests = requests
         self._answers = answers
+        self._sending = Lock()  # held while a frame is sent, and while the next three change
+        self._open = True
+        self._under_way: FrameHeader | None = None  # the request that is to be answered
+        self._since = inf  # when the backend was last asked for something, or answered
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
         _set_timeout(connection, socket.SO_RCVTIMEO, LENT_SECONDS)
@@ -136,6 +158,8 @@ class _Conversation:
             while True:
                 self._poll.poll()  # between requests a peer may be silent for as long as it likes
                 header = FrameHeader.decode(self._receive(protocol.HEADER.size))
+                with self._sending:
+                    self._under_way, self._since = header, inf
                 with self._requests.room(header.length) as room:
                     self._answer(header, room)
         except BadFrame as problem:
@@ -143,10 +167,43 @@ class _Conversation:
             self._send(0, (FrameKind.ERROR, protocol.error(ErrorCode.BAD_FRAME, str(problem))))
             self._linger()
 
+    def take_no_more(self) -> None:
+        """Let the request that was read in full be the last one."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RD)
+
+    def close(self) -> None:
+        """Hang up."""
+        with self._sending:
+            self._open = False
+            self._socket.close()
+
+    def say_alive(self) -> None:
+        """Tell a peer that waits that its request gets on, if it does. Waits for nothing."""
+        if not self._sending.acquire(blocking=False):
+            return  # a reply is being sent, which says more
+        try:
+            if self._open and self._under_way is not None and not self._is_stuck():
+                frame = b"".join(protocol.encode(FrameKind.ALIVE, self._under_way.request))
+                # So short a frame goes whole or not at all; not, if the peer has left many of them unread.
+                with suppress(OSError):
+                    self._socket.send(frame, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        finally:
+            self._sending.release()
+
+    def _is_stuck(self) -> bool:
+        assert self._under_way is not None
+        if self._under_way.kind not in (FrameKind.KEYS, FrameKind.READ):
+            return False
+        return time.monotonic() - max(self._since, self._answers.moved) > STUCK_SECONDS
+
     def _answer(self, header: FrameHeader, room: Room) -> None:
-        with closing(self._answers.to(header.kind, self._receive_body(header, room))) as replies:
+        body = self._receive_body(header, room)
+        self._since = time.monotonic()
+        with closing(self._answers.to(header.kind, body)) as replies:
+            del body
             while self._send_next(header.request, replies):
-                pass
+                self._since = time.monotonic()
 
     def _send_next(self, request: int, replies: Replies) -> bool:
         """Send the next of *replies*, if there is one. Nothing refers to it when this returns: its room is free."""
@@ -196,7 +253,10 @@ class _Conversation:
 
     def _send(self, request: int, reply: Reply) -> None:
         kind, pieces = reply
-        write_all(self._socket.fileno(), protocol.encode(kind, request, pieces))
+        with self._sending:
+            write_all(self._socket.fileno(), protocol.encode(kind, request, pieces))
+            if kind in protocol.LAST_REPLIES:
+                self._under_way = None
 
     def _linger(self) -> None:
         """Let a peer that is still sending finish, or it would see a broken pipe instead of the message."""

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import xxhash
 
-PUT, DELETE, KEYS, READ, DONE, KEY_LIST, VALUE, ERROR = 1, 2, 3, 4, 65, 66, 67, 127
+PUT, DELETE, KEYS, READ, DONE, KEY_LIST, VALUE, ALIVE, ERROR = 1, 2, 3, 4, 65, 66, 67, 68, 127
 
 
 def field(data: bytes) -> bytes:
@@ -30,7 +30,7 @@ def key_list(keys: list[bytes]) -> bytes:
 
 def _frame(kind: int, request: int, body: bytes) -> bytes:
     checked = struct.pack("<BII", kind, request, len(body))
-    return b"SKA1" + checked + struct.pack("<Q", xxhash.xxh64_intdigest(checked + body)) + body
+    return b"SKA2" + checked + struct.pack("<Q", xxhash.xxh64_intdigest(checked + body)) + body
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,13 @@ class Peer:
         self.socket.sendall(data)
 
     def reply(self) -> Reply:
+        """The next frame that answers something."""
+        while (reply := self.heard()).kind == ALIVE:
+            assert reply.body == b""
+        return reply
+
+    def heard(self) -> Reply:
+        """The next frame."""
         kind, request, length, checksum = struct.unpack("<4xBIIQ", self._exactly(21))
         body = self._exactly(length)
         assert checksum == xxhash.xxh64_intdigest(struct.pack("<BII", kind, request, length) + body)

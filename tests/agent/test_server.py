@@ -18,7 +18,7 @@ from safekeeper.agent.budget import Budget
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.keeper import SafeKeeper
 
-PUT, KEYS, READ, DONE, ERROR = 1, 3, 4, 65, 127
+PUT, KEYS, READ, DONE, ALIVE, ERROR = 1, 3, 4, 65, 68, 127
 MIB = 1 << 20
 
 
@@ -317,6 +317,89 @@ def test_memory_that_comes_slowly_counts_and_is_waited_for_by_nobody():
             assert not waiting.done()
             slow.resize(2, slow=True)
             assert waiting.result(60) == 1
+
+
+REQUESTS = {
+    "put": (PUT, field(b"g") + field(b"k") + field(b"v")),
+    "read": (READ, field(b"g") + struct.pack("<I", 1) + field(b"k")),
+    "keys": (KEYS, field(b"g")),
+}
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """An agent that speaks up twenty times a second, and gives a backend half a second."""
+    monkeypatch.setattr(server, "ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(server, "STUCK_SECONDS", 0.5)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_whoever_waits_for_a_reply_hears_that_the_request_gets_on(serve, connect, hasty, monkeypatch, name):
+    monkeypatch.setattr(server, "STUCK_SECONDS", 60)
+    backend = Held()
+    kind, body = REQUESTS[name]
+    with serve(backend), connect() as peer:
+        peer.send(peer.frame(kind, 7, body))
+        for _ in range(3):
+            heard = peer.heard()
+            assert (heard.kind, heard.request, heard.body) == (ALIVE, 7, b"")
+        backend.let_go.set()
+        while peer.reply().kind != DONE:
+            pass
+        peer.socket.settimeout(0.5)
+        with pytest.raises(TimeoutError):  # nothing is under way any more
+            peer.heard()
+
+
+def test_so_does_whoever_waits_for_room(serve, connect, hasty):
+    backend = Held()
+    kind, body = REQUESTS["put"]
+    with serve(backend, queue_bytes=1), connect() as first, connect() as second:
+        first.send(first.frame(kind, 7, body))
+        first.heard()
+        second.send(second.frame(kind, 8, body))
+        for _ in range(30):  # for longer than a read may take
+            assert second.heard().kind == ALIVE
+        backend.let_go.set()
+        assert (first.reply().kind, second.reply().kind) == (DONE, DONE)
+
+
+def test_a_read_that_hangs_in_the_backend_is_not_said_to_get_on_but_a_write_has_its_deadline(serve, connect, hasty):
+    backend = Held()
+    with serve(backend), connect() as reader, connect() as writer:
+        reader.send(reader.frame(*_request("read")))
+        writer.send(writer.frame(*_request("put")))
+        reader.socket.settimeout(2)
+        assert any(_hears_nothing(reader) for _ in range(1000))
+        for _ in range(80):  # more than were sent in these seconds
+            assert writer.heard().kind == ALIVE
+        backend.let_go.set()
+
+
+def _hears_nothing(peer):
+    try:
+        return peer.heard().kind != ALIVE
+    except TimeoutError:
+        return True
+
+
+def _request(name):
+    kind, body = REQUESTS[name]
+    return kind, 7, body
+
+
+def test_a_peer_that_does_not_listen_is_not_waited_for(serve, connect, monkeypatch):
+    """While it sends, for instance: what it leaves unread must not stop the news of others."""
+    monkeypatch.setattr(server, "ALIVE_SECONDS", 0.0001)
+    backend = Held()
+    with serve(backend), connect() as deaf, connect() as other:
+        deaf.send(deaf.frame(*_request("put")))
+        other.send(other.frame(*_request("put")))
+        for _ in range(2000):  # more than a socket holds
+            assert other.heard().kind == ALIVE
+        backend.let_go.set()
+        assert deaf.reply().kind == DONE
+        assert other.reply().kind == DONE
 
 
 def test_a_peer_that_is_silent_between_requests_is_left_alone(serve, connect, monkeypatch):

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from safekeeper.spark.build import find_tool
+from safekeeper.testing.entry_point import write_entry_points
 
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
 
@@ -56,6 +58,89 @@ def test_an_agent_killed_in_a_commit_gets_it_again(world: Any, items: Any, event
 
 def is_waiting_for_the_agent(jvm: Any) -> bool:
     return bool(jvm.TestProvider.someThreadIsIn("agent.AgentConnection", "receive"))
+
+
+def test_an_agent_that_hangs_in_a_commit_is_replaced(world: Any, items: Any, eventually: Any) -> None:
+    """It lives, and takes no more than the socket holds."""
+    provider = world.provider(agentSilentMs=3000)
+    store = provider.open(0, None).putMany(5000, 1000, 1)
+    expected = items(store.items())
+    pid = provider.agentPid()
+    os.kill(pid, signal.SIGSTOP)
+    store.commit()
+    assert provider.agentPid() != pid
+    eventually(lambda: not is_alive(pid))
+    assert store.metric("safekeeperAgentRestarts") == 1
+    assert items(world.provider().open(1, None).items()) == expected
+
+
+def test_an_agent_that_hangs_in_a_load_is_replaced(world: Any, items: Any) -> None:
+    world.provider().open(0, None).put(1, 1, "a").commit()
+    provider = world.provider(agentSilentMs=3000)
+    os.kill(provider.agentPid(), signal.SIGSTOP)
+    assert items(provider.open(1, None).items()) == {"1:1": "a"}
+
+
+def test_a_request_to_agents_that_all_hang_ends_with_a_sentence(world: Any, fake_agent: Any) -> None:
+    provider = world.provider(python=fake_agent(2), agentSilentMs=3000, retryMs=1000)
+    with pytest.raises(Py4JJavaError, match="said nothing for 3000 ms in the middle of a request: it hangs"):
+        provider.open(0, None)
+
+
+def test_an_agent_of_another_version_is_refused_with_what_to_do(world: Any, fake_agent: Any) -> None:
+    with pytest.raises(Py4JJavaError, match=r"speaks version 1 of .* this jar version 2: install the same safekeeper"):
+        world.provider(python=fake_agent(1))
+
+
+@pytest.fixture
+def fake_agent(tmp_path: Path) -> Callable[[int], Path]:
+    """An interpreter whose agent says that it is ready, of some version, and then nothing."""
+
+    def make(version: int) -> Path:
+        code = (
+            "import json, os, socket, sys\n"
+            "listener = socket.socket(socket.AF_UNIX)\n"
+            "listener.bind(sys.argv[1])\n"
+            "listener.listen()\n"
+            f"print(json.dumps({{'ready': True, 'version': {version}, 'scope': 'HOST', 'survives': []}}), flush=True)\n"
+            "while os.read(0, 65536): pass\n"
+        )
+        (tmp_path / "fake.py").write_text(code)
+        script = tmp_path / "python"
+        script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {tmp_path}/fake.py "$3"\n')
+        script.chmod(0o700)
+        return script
+
+    return make
+
+
+@pytest.fixture
+def slow_store(tmp_path: Path, world: Any) -> Callable[..., Any]:
+    """Makes providers on a store that takes seconds for each commit."""
+    folder = tmp_path / "slow"
+    folder.mkdir()
+    (folder / "slow.py").write_text(
+        "import time\n"
+        "from safekeeper.backends.file import FileBackend\n"
+        "class SlowBackend(FileBackend):\n"
+        "    def write(self, batch):\n"
+        "        if any(id.key.startswith(b'commit') for id, _ in batch.items()):\n"
+        "            time.sleep(4)\n"
+        "        return super().write(batch)\n"
+    )
+    write_entry_points(folder, {"slow": "slow:SlowBackend"})
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {shlex.quote(sys.executable)} "$@"\n')
+    script.chmod(0o700)
+    return lambda **settings: world.provider(url=f"slow://{tmp_path}/store", python=script, **settings)
+
+
+def test_a_store_that_takes_longer_than_an_agent_may_be_silent_is_waited_for(slow_store: Any, items: Any) -> None:
+    provider = slow_store(agentSilentMs=3000)
+    pid = provider.agentPid()
+    provider.open(0, None).put(1, 1, "a").commit()
+    assert provider.agentPid() == pid
+    assert items(provider.open(1, None).items()) == {"1:1": "a"}
 
 
 def test_an_agent_killed_after_a_commit_has_lost_nothing(world: Any, items: Any) -> None:

@@ -58,9 +58,20 @@ final class ProviderSettings {
     return number("agentStartMs", 60_000, 1);
   }
 
-  /** {@code retryMs}: for how long a request is sent again while the agent or the store is unavailable; a minute. */
+  /**
+   * {@code retryMs}: for how long a request that does not get on is sent again while the agent or the store is
+   * unavailable; a minute.
+   */
   long retryMillis() {
     return number("retryMs", 60_000, 1);
+  }
+
+  /**
+   * {@code agentSilentMs}: how long an agent may say nothing in the middle of a request, where it says every second that
+   * it is alive, until it counts as hanging and is replaced; a minute.
+   */
+  long agentSilentMillis() {
+    return number("agentSilentMs", 60_000, 3000);
   }
 
   /**
@@ -129,7 +140,8 @@ final class ProviderSettings {
 
   /** What the agent is started with. */
   AgentOptions agent() {
-    return new AgentOptions(python(), PREFIX + "python", url(), queueBytes(), agentStartMillis(), retryMillis());
+    return new AgentOptions(
+        python(), PREFIX + "python", url(), queueBytes(), agentStartMillis(), retryMillis(), agentSilentMillis());
   }
 
   /** How commits are made. */
@@ -143,6 +155,7 @@ final class ProviderSettings {
     queueBytes();
     agentStartMillis();
     retryMillis();
+    agentSilentMillis();
     leaseMillis();
     codec();
     valueBytes();

@@ -70,22 +70,21 @@ public final class Agent {
     return process != null && process.isAlive() ? process.pid() : 0;
   }
 
-  /** Send a request, and send it again for a while when the agent dies or the store is unavailable. */
+  /**
+   * Send a request, and send it again for a while when the agent dies or hangs or the store is unavailable.
+   *
+   * <p>For how long counts from when it last got on: when an answer came that was not there before, or when it was first
+   * lost. A request that gets on takes as long as it takes.
+   */
   public <T> T ask(AgentRequest<T> request) throws IOException {
     long patience = TimeUnit.MILLISECONDS.toNanos(options.retryMillis());
-    long started = System.nanoTime();
-    boolean broken = false;
+    Attempts attempts = new Attempts();
     for (long wait = 10; ; wait = Math.min(2 * wait, 1000)) {
       try {
-        return askOnce(request);
+        return askOnce(request, attempts);
       } catch (IOException error) {
-        boolean answered = error instanceof AgentException;
-        if (!answered && !broken) {
-          started = System.nanoTime(); // a request that was lost is sent again, however long it had taken
-          broken = true;
-        }
         boolean hopeless = error instanceof AgentException answer && !answer.isWorthRetrying();
-        if (hopeless || Thread.currentThread().isInterrupted() || System.nanoTime() - started > patience) {
+        if (hopeless || Thread.currentThread().isInterrupted() || System.nanoTime() - attempts.gotOn > patience) {
           throw error;
         }
         LOG.warn("The agent did not do what it was asked, trying again: {}", error.toString());
@@ -94,31 +93,68 @@ public final class Agent {
     }
   }
 
-  private <T> T askOnce(AgentRequest<T> request) throws IOException {
-    AgentConnection connection = connect();
+  /** How a request got on that is sent again and again. */
+  private static final class Attempts {
+    private long gotOn = System.nanoTime();
+    private int replies; // of the attempt that got furthest
+    private boolean lost;
+
+    /** One more has failed. */
+    void add(AgentConnection connection, IOException error) {
+      if (connection != null && connection.replies() > replies) {
+        replies = connection.replies();
+        gotOn = connection.moved();
+      }
+      if (!(error instanceof AgentException) && !lost) {
+        gotOn = System.nanoTime(); // a request that was lost is sent again, however long it had taken
+        lost = true;
+      }
+    }
+  }
+
+  private <T> T askOnce(AgentRequest<T> request, Attempts attempts) throws IOException {
+    AgentConnection connection = null;
     boolean usable = false;
     try {
+      connection = connect();
       T answer = request.send(connection);
       usable = true;
       return answer;
-    } catch (AgentException error) {
-      if (error.needsNewAgent()) {
-        stop();
+    } catch (IOException error) {
+      attempts.add(connection, error);
+      if (error instanceof SilentAgent) {
+        replace(connection.socket(), true);
+      } else if (error instanceof AgentException answer && answer.needsNewAgent()) {
+        replace(connection.socket(), false);
       }
       throw error;
     } finally {
-      release(connection, usable);
+      if (connection != null) {
+        release(connection, usable);
+      }
     }
+  }
+
+  /** End the agent that listens there, so that the next request starts another; unless somebody has done so already. */
+  private synchronized void replace(Path listens, boolean hangs) {
+    if (!listens.equals(socket) || process == null) {
+      return;
+    }
+    if (hangs) {
+      LOG.error("Agent {} hangs and is replaced", process.pid());
+      process.destroyForcibly(); // it would not notice that its standard input ends
+    }
+    stop();
   }
 
   private synchronized AgentConnection connect() throws IOException {
     ensureRunning();
     AgentConnection connection = idle.poll();
-    return connection != null ? connection : new AgentConnection(socket);
+    return connection != null ? connection : new AgentConnection(socket, options.silentMillis());
   }
 
   private synchronized void release(AgentConnection connection, boolean usable) {
-    if (usable && idle.size() < IDLE_CONNECTIONS) {
+    if (usable && idle.size() < IDLE_CONNECTIONS && connection.socket().equals(socket)) {
       idle.push(connection);
     } else {
       closeQuietly(connection);
@@ -163,8 +199,18 @@ public final class Agent {
       LOG.debug("The agent ended before it read its options", error); // its answer says more
     }
     JsonNode ready = awaitReady(python);
+    checkVersion(python, ready.path("version").asInt());
     scope = ready.path("scope").asText();
     LOG.info("Agent {} is ready: scope {}, survives {}", process.pid(), scope, ready.path("survives"));
+  }
+
+  private void checkVersion(String python, int version) {
+    if (version != AgentConnection.VERSION) {
+      stop();
+      throw new IllegalStateException(
+          "the safekeeper of " + python + " speaks version " + version + " of the agent's protocol, and this jar version "
+              + AgentConnection.VERSION + ": install the same safekeeper for the Spark driver and the executors");
+    }
   }
 
   private JsonNode awaitReady(String python) throws IOException {

@@ -5,6 +5,7 @@
  * on the connection; {@code docs/agent.md} has the protocol.
  *
  * <p>Read {@code Agent} first (starts the process, sends a request again when it has to), then {@code AgentConnection}
- * (the frames) and {@code AgentException} (what the agent answers when it cannot do something).
+ * (the frames), {@code AgentException} (what the agent answers when it cannot do something) and {@code SilentAgent} (it
+ * answers nothing).
  */
 package io.safekeeper.spark.agent;
