@@ -143,6 +143,18 @@ def test_a_store_that_takes_longer_than_an_agent_may_be_silent_is_waited_for(slo
     assert items(provider.open(1, None).items()) == {"1:1": "a"}
 
 
+def test_whoever_waits_for_a_partition_whose_commit_takes_long_waits_on(slow_store: Any, eventually: Any) -> None:
+    provider = slow_store(leaseMs=500)
+    committing = provider.commitInBackground(provider.open(0, None).put(1, 1, "a"))
+    eventually(lambda: is_in_a_commit(provider))
+    assert provider.open(1, None).get(1, 1) == "a"
+    committing.get()
+
+
+def is_in_a_commit(provider: Any) -> bool:
+    return bool(provider.someThreadIsIn("commits.CommitWriter", "put"))
+
+
 def test_an_agent_killed_after_a_commit_has_lost_nothing(world: Any, items: Any) -> None:
     provider = world.provider()
     provider.open(0, None).put(1, 1, "a").commit()

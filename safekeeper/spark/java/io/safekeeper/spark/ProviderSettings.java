@@ -75,8 +75,8 @@ final class ProviderSettings {
   }
 
   /**
-   * {@code leaseMs}: how long to wait until another task of the executor is done with a partition's state; a
-   * minute.
+   * {@code leaseMs}: how long to wait until another task of the executor is done with a partition's state, not counting
+   * its loads and commits; a minute.
    */
   long leaseMillis() {
     return number("leaseMs", 60_000, 0);

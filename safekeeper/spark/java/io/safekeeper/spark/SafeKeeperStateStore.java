@@ -49,6 +49,7 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
   private boolean forcedSnapshot;
   private boolean inTask;
   private boolean checkedFormat;
+  private volatile boolean busy = true; // until it is loaded, and in a commit
   private Phase phase = Phase.UPDATING;
   private LoadedState.Committed committed;
 
@@ -66,6 +67,7 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
 
   /** The state is loaded; from here on the store can be used, until the task is over. */
   void open(StateLog loaded) {
+    busy = false;
     log = loaded;
     families = new FamilyViews(provider.families(), log);
     TaskContext task = TaskContext.get();
@@ -417,6 +419,7 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
     try {
       checkPhase("commit");
       require(!readOnly, "the store was opened for reading");
+      busy = true;
       committed = provider.commit();
       end(Phase.COMMITTED);
       return version + 1;
@@ -424,6 +427,8 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
       throw Sneaky.sneak(QueryExecutionErrors.failedToCommitStateFileError(toString(), outOfMemory("change", error)));
     } catch (Exception error) {
       throw Sneaky.sneak(QueryExecutionErrors.failedToCommitStateFileError(toString(), error));
+    } finally {
+      busy = false;
     }
   }
 
@@ -457,6 +462,11 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
   @Override
   public boolean isDone() {
     return phase != Phase.UPDATING;
+  }
+
+  @Override
+  public boolean isBusy() {
+    return busy;
   }
 
   @Override

@@ -4,6 +4,8 @@ import java.util.concurrent.TimeUnit;
 
 /** The right to use a provider's state; one store at a time has it. */
 final class StateLease {
+  private static final long LOOK_MILLIS = 100;
+
   private Holder holder;
   private Thread thread;
 
@@ -11,6 +13,9 @@ final class StateLease {
   interface Holder {
     /** Whether it only keeps the lease in case it is read from once more. */
     boolean isDone();
+
+    /** Whether it is loading or committing, which may take long and comes to an end by itself. */
+    boolean isBusy();
   }
 
   /** Somebody else has the lease and did not give it back in time. */
@@ -32,16 +37,19 @@ final class StateLease {
   /**
    * Wait until nobody else has the lease, and take it. A holder that is done has to yield to its own thread.
    *
-   * @throws Held if somebody still has it after {@code millis}
+   * @throws Held if somebody still has it after {@code millis}, in which he was not busy with the store
    */
   synchronized void acquire(Holder who, long millis) throws InterruptedException, Held {
     long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
     while (holder != null && !(holder.isDone() && thread == Thread.currentThread())) {
+      if (holder.isBusy()) {
+        deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
+      }
       long left = TimeUnit.NANOSECONDS.toMillis(deadline - System.nanoTime());
       if (left <= 0) {
         throw new Held(thread);
       }
-      wait(left);
+      wait(Math.min(left, LOOK_MILLIS));
     }
     holder = who;
     thread = Thread.currentThread();
