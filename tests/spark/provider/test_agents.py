@@ -143,6 +143,14 @@ def test_a_store_that_takes_longer_than_an_agent_may_be_silent_is_waited_for(slo
     assert items(provider.open(1, None).items()) == {"1:1": "a"}
 
 
+def test_a_request_that_gets_on_is_sent_again_for_longer_than_one_that_does_not(world: Any) -> None:
+    """Eight attempts take at least 2.4 s, which is longer than a request may take that does not get on."""
+    provider = world.provider(retryMs=2000)
+    assert provider.ask(8, 300, True) == 8
+    with pytest.raises(Py4JJavaError, match="UNAVAILABLE: attempt"):
+        provider.ask(1000, 300, False)
+
+
 def test_whoever_waits_for_a_partition_whose_commit_takes_long_waits_on(slow_store: Any, eventually: Any) -> None:
     provider = slow_store(leaseMs=500)
     committing = provider.commitInBackground(provider.open(0, None).put(1, 1, "a"))

@@ -1,5 +1,7 @@
 package io.safekeeper.spark;
 
+import io.safekeeper.spark.agent.Attempted;
+import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -132,6 +134,11 @@ public final class TestProvider {
     }
     feed.closeIfNeeded();
     return changes;
+  }
+
+  /** Ask the agent for something that fails at first; see {@link Attempted}. */
+  public int ask(int attempts, long millis, boolean getsOn) throws IOException {
+    return Attempted.ask(provider.agent(), attempts, millis, getsOn);
   }
 
   public long agentPid() {
