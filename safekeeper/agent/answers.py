@@ -57,6 +57,10 @@ class Answers:
         """When any READ last got on, in the time of `time.monotonic`."""
         return self._values.moved
 
+    def pass_over(self, seconds: float) -> None:
+        """Let no READ wait for values that a peer has not taken for so long."""
+        self._values.pass_over(seconds)
+
     def to(self, kind: FrameKind, body: Body) -> Replies:
         """The replies to a request, each made when it is asked for; the last one is a DONE.
 

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from threading import Condition
 
 
@@ -19,6 +20,7 @@ class Budget:
         self._used = 0
         self._slow = 0  # held by rooms that nobody waits for
         self._waiting: deque[Room] = deque()
+        self._held: set[Room] = set()
         self._changed = Condition()
 
     @contextmanager
@@ -29,11 +31,20 @@ class Budget:
             self._waiting.append(room)
             self._changed.wait_for(lambda: self._waiting[0] is room and self._fits(size))
             self._waiting.popleft()
+            self._held.add(room)
             self._set(room, size)
         try:
             yield room
         finally:
             room.resize(0)
+            self._held.discard(room)
+
+    def pass_over(self, seconds: float) -> None:
+        """Let nobody wait any more for rooms that were resized longer ago than that: what is in them is not taken."""
+        with self._changed:
+            for room in self._held.copy():
+                if not room.slow and time.monotonic() - room.since > seconds:
+                    self._set(room, room.size, slow=True)
 
     def _fits(self, size: int) -> bool:
         return not self._used or self._used + self._slow + size <= self._limit
@@ -56,12 +67,13 @@ class Budget:
 class Room:
     """What one block holds of a budget."""
 
-    __slots__ = ("_budget", "size", "slow")
+    __slots__ = ("_budget", "since", "size", "slow")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self.size = 0
         self.slow = False
+        self.since = inf
 
     def resize(self, size: int, *, slow: bool = False) -> None:
         """Hold *size* bytes from now on. More than before is taken at once, over the limit: the bytes are there.
@@ -71,3 +83,4 @@ class Room:
         """
         with self._budget._changed:
             self._budget._set(self, size, slow=slow)
+            self.since = time.monotonic()

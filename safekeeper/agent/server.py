@@ -34,6 +34,9 @@ STALL_SECONDS = 60
 LENT_SECONDS = 1
 """For how long room is held for the whole of a body that is announced; then for what has arrived of it."""
 
+TAKE_SECONDS = 2
+"""A peer may take this long for values that were read for it; then nobody waits any more for their room."""
+
 ALIVE_SECONDS = 1
 """How often a peer that waits for its reply is told that its request gets on."""
 
@@ -65,7 +68,7 @@ class AgentServer:
         self._ended = Event()
         self._accepting = Thread(target=self._accept, name="accept", daemon=True)
         self._accepting.start()
-        Thread(target=self._say_alive, name="alive", daemon=True).start()
+        Thread(target=self._look_after, name="look-after", daemon=True).start()
 
     def close(self, grace_seconds: float = 30) -> None:
         """Take no more requests, answer those that were read in full, and remove the socket.
@@ -114,8 +117,9 @@ class AgentServer:
             thread.start()
             self._conversations[conversation] = thread
 
-    def _say_alive(self) -> None:
+    def _look_after(self) -> None:
         while not self._ended.wait(ALIVE_SECONDS):
+            self._answers.pass_over(TAKE_SECONDS)
             with self._lock:
                 conversations = list(self._conversations)
             for conversation in conversations:

@@ -289,6 +289,17 @@ def test_peers_that_announce_much_and_trickle_hold_up_nobody(serve, connect, byt
                 thread.join()
 
 
+def test_peers_that_ask_for_much_and_do_not_take_it_hold_up_nobody(serve, connect, monkeypatch):
+    monkeypatch.setattr(server, "STALL_SECONDS", 600)  # whoever waits for them runs into the test's time-out
+    kind, body = READ, field(b"g") + struct.pack("<I", 1) + field(b"large")
+    with serve(MemoryBackend(), queue_bytes=8 * MIB), connect() as one, connect() as two, connect() as other:
+        other.put(b"large", bytes(7 * MIB))
+        for peer in (one, two):
+            peer.send(peer.frame(kind, 7, body))
+        for _ in range(3):
+            assert other.read([b"large"]) == [bytes(7 * MIB)]
+
+
 def test_a_body_that_comes_slowly_arrives(serve, connect, monkeypatch):
     monkeypatch.setattr(server, "STALL_SECONDS", 10)
     value = bytes(range(256)) * 4096
