@@ -29,14 +29,14 @@ from safekeeper.keeper.serializers import (
     Compression,
     Migrate,
     Serializer,
-    is_immutable,
     serializer_named,
-    size_of,
+    size_if_immutable,
 )
 from safekeeper.keeper.ticket import Callback, Entry, StateLock, Ticket
 
 _SMALL = 4096  # bytes: to serialize so little takes less time than to hand it to another thread
-_BOUNDS = Bounds()
+_SERIALIZATION_BOUNDS = Bounds(count=1_000)
+_STORAGE_BOUNDS = Bounds()
 _BACKOFF = Backoff()
 
 
@@ -53,7 +53,8 @@ class SafeKeeper:
     overflow        when a queue is full: "block" waits, "reject" refuses the new one, "drop-oldest" drops the oldest,
                     "coalesce" lets a newer state of an id replace the queued one at any time and waits if the queue is
                     full all the same. Only "coalesce" ever leaves out a state that was accepted.
-    serialization_queue, storage_queue         how much may wait
+    serialization_queue, storage_queue         how much may wait. A state whose bytes are not known before it is
+                    serialized counts as an entry of the first; its worker takes no other before the second has room
     serialization_workers, storage_workers     how many threads, at most
     keep_alive      seconds after which an idle thread ends
     deadline        seconds in which a save is stored or fails, unless it has its own
@@ -74,8 +75,8 @@ class SafeKeeper:
         schema: int = 0,
         migrate: Migrate | None = None,
         overflow: Overflow = "coalesce",
-        serialization_queue: Bounds = _BOUNDS,
-        storage_queue: Bounds = _BOUNDS,
+        serialization_queue: Bounds = _SERIALIZATION_BOUNDS,
+        storage_queue: Bounds = _STORAGE_BOUNDS,
         serialization_workers: int = 1,
         storage_workers: int = 1,
         keep_alive: float = 120.0,
@@ -134,6 +135,8 @@ class SafeKeeper:
         data, and whatever the caller says is *frozen*; or, with a *lock*, what cannot change while that lock is held.
         Everything else is serialized before this returns, so call it where nobody else changes the state. Never call
         it with *lock* while holding that lock: the worker would wait for the caller, who may wait for the worker.
+        What is frozen or locked is never serialized here, however small; a worker takes *lock* for it, serializes it
+        and then waits for room for its bytes.
 
         The save fails if it is not stored after *deadline* seconds; until then an unavailable store is tried again.
         *callback* gets the completed ticket. Raise `Closed` after `close`; any other failure is the ticket's.
@@ -204,10 +207,10 @@ class SafeKeeper:
     ) -> Entry:
         """An entry with the state's bytes, if it must or may as well be serialized now, else with the state."""
         entry = self._entry(id, deadline)
-        if self._codec is not None and lock is not None:
-            entry.set_state(state, size_of(state), lock)
-        elif self._codec is not None and (frozen or is_immutable(state)) and (size := size_of(state)) > _SMALL:
-            entry.set_state(state, size, None)
+        size = None if lock is not None or self._codec is None else size_if_immutable(state)
+        if self._codec is not None and (lock is not None or (frozen if size is None else size > _SMALL)):
+            # How many bytes it will be shows when a worker has serialized it; until then it counts as an entry.
+            entry.set_state(state, size or 0, lock)
         else:
             try:
                 entry.set_value(self._encode(state))

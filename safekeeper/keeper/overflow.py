@@ -27,9 +27,10 @@ class Entrance:
         self._completions = completions
         self._overflow = overflow
 
-    def enter(self, stage: Stage, entry: Entry, *, wait: bool = True) -> bool:
+    def enter(self, stage: Stage, entry: Entry, *, wait: bool = True, accepted: bool = False) -> bool:
         """Put *entry* on the queue of *stage*, or settle it if that cannot be. False, and nothing has happened, if it
-        would have to wait for room and may not."""
+        would have to wait for room and may not. With *accepted* it waits for room whatever the policy: it has passed
+        one queue, and is not refused by the next."""
         queue, completions = stage.queue, self._completions
         try:
             while entry.outcome is None:
@@ -38,12 +39,15 @@ class Entrance:
                 if queue.has_room(entry) and not (queue.line and self._would_overtake(queue, entry)):
                     self._push(stage, entry)
                     return True
-                if self._overflow == "reject" or completions.in_callback:
+                if accepted:
+                    self._wait_for_room(queue, entry)
+                    if entry not in queue.line:  # somebody let it in, or it has completed
+                        return True
+                elif self._overflow == "reject" or completions.in_callback:
                     completions.metrics.rejected += 1
                     self._give_way(queue, entry, "rejected")
                 elif self._overflow == "drop-oldest":
-                    completions.metrics.dropped += 1
-                    self._give_way(queue, queue.oldest(), "dropped as the oldest")
+                    self._drop_oldest(stage)
                 elif wait:
                     self._wait_for_room(queue, entry)
                 else:
@@ -60,6 +64,19 @@ class Entrance:
         among small ones. Up to then everybody may, as handing over from thread to thread takes long."""
         first, since = next(iter(queue.line.items()))
         return first is not entry and since < time.monotonic() - _PATIENCE and not self._completions.in_callback
+
+    def _drop_oldest(self, stage: Stage) -> None:
+        """Make room. What was accepted and waits for room is older than the newcomer, and gets it first."""
+        queue = stage.queue
+        first = next(iter(queue.line), None)
+        if first is not None and (first.outcome is not None or queue.has_room(first)):
+            del queue.line[first]
+            if first.outcome is None:
+                self._push(stage, first)
+            queue.space.notify_all()
+        else:
+            self._completions.metrics.dropped += 1
+            self._give_way(queue, queue.oldest(), "dropped as the oldest")
 
     def _coalesce(self, queue: LaneQueue, entry: Entry) -> bool:
         """Let the waiting entry of the same id carry *entry* too, if there is one and room for it."""

@@ -139,7 +139,7 @@ class Pipeline:
             else:
                 entry.set_value(value)
                 entry.since = ended
-                self._entrance.enter(self.storage, entry)
+                self._entrance.enter(self.storage, entry, accepted=True)
             # Not before it is in the other queue: until then nothing else of its id may be serialized.
             self.serialization.queue.release(entry)
         self.completions.report()

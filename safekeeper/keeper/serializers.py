@@ -268,24 +268,25 @@ class _Zstd:
 _IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
-def is_immutable(state: Any) -> bool:
-    """Whether *state* can be read at any later time and is still the same: only what surely is.
+def size_if_immutable(state: Any) -> int | None:
+    """About how many bytes *state* has, if it can be read at any later time and is still the same; None if it is not
+    sure that it can.
 
-    Numbers, str, bytes and None, tuples and frozensets of them, Arrow data.
+    Immutable are numbers, str, bytes and None, tuples and frozensets of them, Arrow data.
     """
     kind = type(state)
-    if kind in _IMMUTABLE:
-        return True
-    if kind is tuple or kind is frozenset:
-        return all(map(is_immutable, state))
-    arrow = sys.modules.get("pyarrow")
-    return arrow is not None and isinstance(state, arrow.Table | arrow.RecordBatch | arrow.Array | arrow.ChunkedArray)
-
-
-def size_of(state: Any) -> int:
-    """About how many bytes *state* has: exactly for bytes and Arrow data, else what Python says of the outermost
-    object."""
-    if isinstance(state, bytes):
+    if kind is bytes:
         return len(state)
-    nbytes = getattr(state, "nbytes", None)
-    return nbytes if isinstance(nbytes, int) else sys.getsizeof(state)
+    if kind in _IMMUTABLE:
+        return sys.getsizeof(state)
+    if kind is tuple or kind is frozenset:
+        total = sys.getsizeof(state)
+        for item in state:
+            if (size := size_if_immutable(item)) is None:
+                return None
+            total += size
+        return total
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None and isinstance(state, arrow.Table | arrow.RecordBatch | arrow.Array | arrow.ChunkedArray):
+        return int(state.nbytes)
+    return None
