@@ -7,13 +7,17 @@ where it is asked for by name, also for reading.
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
+import re
 import struct
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import UnionType
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import xxhash
@@ -50,8 +54,8 @@ class Serializer(Protocol):
 
 
 class Msgpack:
-    """msgpack: None, bool, int of 64 bits, float, str, bytes, list, dict with any such keys, datetime with a zone. A
-    tuple comes back as a list."""
+    """msgpack: None, bool, int of 64 bits, float, str, bytes, list, dict with any such keys, datetime in UTC. All of
+    them come back as they were; anything else is refused, also where it could be written, such as a tuple."""
 
     name = "msgpack"
 
@@ -59,9 +63,25 @@ class Msgpack:
         import msgpack
 
         self._pack, self._unpack = msgpack.packb, msgpack.unpackb
+        self._timestamp = msgpack.Timestamp
 
     def dumps(self, state: Any) -> bytes:
-        return self._pack(state, datetime=True)  # type: ignore[no-any-return]
+        try:
+            # Strict: whatever is of no plain type goes to `default`, subclasses and tuples too. In a list, whose one
+            # byte is taken off again, since msgpack writes one level more than it can read.
+            data: bytes = self._pack([state], default=self._default, strict_types=True)[1:]
+        except Exception as error:
+            raise TypeError(_problem_in(state, _msgpack_problem) or str(error)) from error
+        # All but what looks like bytes and msgpack's own types, which it takes for something plain.
+        if _BINARY_OR_OWN.search(data) is not None and not _has_only(state, _MSGPACK_TYPES):
+            raise TypeError(_problem_in(state, _msgpack_problem))
+        return data
+
+    def _default(self, value: Any) -> Any:
+        if not _is_time_in_utc(value):
+            raise TypeError(f"{type(value).__name__} is of no plain type")
+        since = value - _EPOCH
+        return self._timestamp(since.days * 86400 + since.seconds, since.microseconds * 1000)
 
     def loads(self, data: bytes) -> Any:
         return self._unpack(data, timestamp=3, strict_map_key=False)
@@ -73,30 +93,35 @@ class Raw:
     name = "raw"
 
     def dumps(self, state: Any) -> bytes:
-        if isinstance(state, bytes):
+        if type(state) is bytes:
             return state
-        if isinstance(state, bytearray | memoryview):
-            return bytes(state)
-        raise TypeError(f"raw takes bytes, not {type(state).__name__}")
+        raise TypeError(f"raw takes bytes, not {type(state).__name__}: save bytes(state) if that is what it is")
 
     def loads(self, data: bytes) -> Any:
         return data
 
 
 class Json:
-    """JSON, compact. Tuples come back as lists, the keys of a dict as str."""
+    """JSON, compact: None, bool, int, float, str, list, dict with str as keys. Anything else is refused, also where it
+    could be written, such as a tuple."""
 
     name = "json"
 
     def dumps(self, state: Any) -> bytes:
-        return json.dumps(state, ensure_ascii=False, separators=(",", ":")).encode()
+        try:
+            data = json.dumps(state, ensure_ascii=False, separators=(",", ":")).encode()
+        except Exception as error:
+            raise TypeError(_problem_in(state, _json_problem, _DEEPEST_JSON) or str(error)) from error
+        if not _has_only(state, _JSON_TYPES, _DEEPEST_JSON, text_keys=True):
+            raise TypeError(_problem_in(state, _json_problem, _DEEPEST_JSON))
+        return data
 
     def loads(self, data: bytes) -> Any:
         return json.loads(data)
 
 
 class Arrow:
-    """A pyarrow Table or RecordBatch as an IPC stream. It comes back as a Table."""
+    """A pyarrow Table as an IPC stream."""
 
     name = "arrow"
 
@@ -106,6 +131,9 @@ class Arrow:
         self._pa = pyarrow
 
     def dumps(self, state: Any) -> bytes:
+        if type(state) is not self._pa.Table:
+            how = ": save pyarrow.Table.from_batches([state])" if isinstance(state, self._pa.RecordBatch) else ""
+            raise TypeError(f"arrow takes a pyarrow.Table, not {type(state).__name__}{how}")
         sink = self._pa.BufferOutputStream()
         with self._pa.ipc.new_stream(sink, state.schema) as writer:
             writer.write(state)
@@ -147,6 +175,108 @@ def serializer_named(name: str) -> Serializer:
         return make()
     except ModuleNotFoundError as error:
         raise ValueError(f"the serializer {name} needs {error.name}: pip install '{package}'") from error
+
+
+# Does a state come back exactly? What is checked for every state is done at the speed of C; the place and the reason
+# are looked for only in a state that is refused.
+
+_JSON_TYPES = frozenset({type(None), bool, int, float, str, list, dict})
+_MSGPACK_TYPES = _JSON_TYPES | {bytes, datetime}
+_BINARY_OR_OWN = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")  # the first bytes of msgpack's bin and ext, or chance
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DEEPEST = 1024  # lists and dicts in each other, by msgpack
+_DEEPEST_JSON = 500  # it recurses in Python, and what is read may be asked for from deep inside a program
+
+_Problem: TypeAlias = Callable[[Any, bool], str | None]
+"""What is wrong with a value, which may be the key of a dict; None if nothing is. What it contains is not looked at."""
+
+
+def _has_only(state: Any, types: frozenset[type], deepest: int = _DEEPEST, *, text_keys: bool = False) -> bool:
+    """Whether everything in *state* is of one of *types*, not counting subclasses, and it is not nested too deep. With
+    *text_keys* the keys of every dict must be str."""
+    level = [state]
+    for _ in range(deepest + 1):
+        kinds = set(map(type, level))
+        if not kinds <= types:
+            return False
+        if text_keys and not all(set(map(type, one)) <= {str} for one in level if type(one) is dict):
+            return False
+        if list not in kinds and dict not in kinds:
+            return True
+        # A list that is alone may be very long: there is no need to copy it.
+        level = level[0] if len(level) == 1 and list in kinds else gc.get_referents(*level)
+    return False
+
+
+def _problem_in(state: Any, problem: _Problem, deepest: int = _DEEPEST) -> str | None:
+    """The first place in *state* that has a problem, what it is and what to do."""
+    stack: list[tuple[str, Any, int]] = [("state", state, 0)]
+    while stack:
+        place, value, depth = stack.pop()
+        if found := problem(value, False):
+            return f"{place} is {found}"
+        if depth >= deepest and type(value) in (dict, list):
+            return f"{place[:100]}... is nested too deep, or contains itself: save it in parts, or flat"
+        inside: list[tuple[str, Any, int]] = []
+        if type(value) is dict:
+            for key, item in value.items():
+                if found := problem(key, True):
+                    return f"the key {key!r:.100} of {place} is {found}"
+                inside.append((f"{place}[{key!r:.100}]", item, depth + 1))
+        elif type(value) is list:
+            inside.extend((f"{place}[{at}]", item, depth + 1) for at, item in enumerate(value))
+        stack.extend(reversed(inside))
+    return None
+
+
+def _msgpack_problem(value: Any, is_key: bool) -> str | None:
+    kind = type(value)
+    if kind is int and not -(2**63) <= value < 2**64:
+        return "an int of more than 64 bits: make it a str, or use the serializer 'pickle'"
+    return None if _is_time_in_utc(value) else _plain_problem(value, _MSGPACK_TYPES - {datetime})
+
+
+def _json_problem(value: Any, is_key: bool) -> str | None:
+    if is_key and type(value) is not str:
+        return f"{_article(type(value))}: JSON has only str as keys; use the serializer 'msgpack' or 'pickle'"
+    return _plain_problem(value, _JSON_TYPES)
+
+
+def _plain_problem(value: Any, types: frozenset[type]) -> str | None:
+    """Why *value*, without what it contains, does not come back, and what to do; None if it does."""
+    kind = type(value)
+    if kind is str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return "a str with a lone surrogate, which has no UTF-8: save its bytes, or use the serializer 'pickle'"
+    if kind in types:
+        return None
+    if kind.__module__ == "numpy":
+        instead = "save value.tolist()" if kind.__name__ == "ndarray" else "save value.item()"
+    elif isinstance(value, datetime):
+        instead = "save value.astimezone(datetime.UTC)" if datetime in types else "save value.isoformat()"
+    else:
+        plain = next((plain for base, plain in _PLAIN if isinstance(value, base) and plain in types), None)
+        instead = f"make it {_article(plain)}" if plain else ""
+    return f"{_article(kind)}: {instead}{', or ' if instead else ''}use the serializer 'pickle'"
+
+
+_PLAIN: tuple[tuple[type | UnionType, type], ...] = (
+    (tuple | set | frozenset | list, list),
+    (bytearray | memoryview | bytes, bytes),
+    *((kind, kind) for kind in (dict, str, int, float)),
+)
+"""What a value may be made of that comes back."""
+
+
+def _article(kind: type) -> str:
+    name = kind.__name__
+    return name if kind is bytes else f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
+
+
+def _is_time_in_utc(value: Any) -> bool:
+    return type(value) is datetime and value.tzinfo is UTC and not value.fold
 
 
 @dataclass(frozen=True, slots=True)

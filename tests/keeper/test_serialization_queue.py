@@ -98,7 +98,7 @@ def test_saves_that_go_straight_to_the_store_do_not_keep_the_worker_out_for_ever
             n = 0
             while not stop.is_set():
                 n += 1
-                keeper.save(CheckpointId("direct", b"%d-%d" % (thread, n % 100)), bytearray(1))
+                keeper.save(CheckpointId("direct", b"%d-%d" % (thread, n % 100)), bytes(1))
 
         savers = [threading.Thread(target=go_on_saving, args=(thread,)) for thread in range(2)]
         with store.hold("write") as gate:

@@ -47,7 +47,6 @@ def test_json_gives_back_what_it_got(state):
 def test_raw_gives_back_what_it_got(state):
     codec = Codec(serializer_named("raw"))
     assert codec.decode(codec.encode(state)) == state
-    assert codec.decode(codec.encode(bytearray(state))) == state
 
 
 def test_arrow_gives_back_a_table():
@@ -55,7 +54,6 @@ def test_arrow_gives_back_a_table():
     codec = Codec(serializer_named("arrow"))
     table = pyarrow.table({"word": ["foo", "bar"], "count": [1, 2]})
     assert codec.decode(codec.encode(table)) == table
-    assert codec.decode(codec.encode(table.to_batches()[0])) == table
 
 
 def test_pickle_gives_back_anything_when_asked_for():
