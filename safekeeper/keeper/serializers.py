@@ -10,13 +10,13 @@ from __future__ import annotations
 import gc
 import json
 import pickle
-import re
 import struct
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from types import UnionType
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -72,8 +72,8 @@ class Msgpack:
             data: bytes = self._pack([state], default=self._default, strict_types=True)[1:]
         except Exception as error:
             raise TypeError(_problem_in(state, _msgpack_problem) or str(error)) from error
-        # All but what looks like bytes and msgpack's own types, which it takes for something plain.
-        if _BINARY_OR_OWN.search(data) is not None and not _has_only(state, _MSGPACK_TYPES):
+        # What looks like bytes, and msgpack's own types, it takes for something plain all the same.
+        if len(data.translate(None, _BINARY_OR_OWN)) < len(data) and not _has_only(state, _MSGPACK_TYPES):
             raise TypeError(_problem_in(state, _msgpack_problem))
         return data
 
@@ -182,7 +182,7 @@ def serializer_named(name: str) -> Serializer:
 
 _JSON_TYPES = frozenset({type(None), bool, int, float, str, list, dict})
 _MSGPACK_TYPES = _JSON_TYPES | {bytes, datetime}
-_BINARY_OR_OWN = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")  # the first bytes of msgpack's bin and ext, or chance
+_BINARY_OR_OWN = bytes([*range(0xC4, 0xCA), *range(0xD4, 0xD9)])  # how msgpack's bin and ext begin, and other bytes too
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DEEPEST = 1024  # lists and dicts in each other, by msgpack
 _DEEPEST_JSON = 500  # it recurses in Python, and what is read may be asked for from deep inside a program
@@ -199,10 +199,12 @@ def _has_only(state: Any, types: frozenset[type], deepest: int = _DEEPEST, *, te
         kinds = set(map(type, level))
         if not kinds <= types:
             return False
-        if text_keys and not all(set(map(type, one)) <= {str} for one in level if type(one) is dict):
-            return False
         if list not in kinds and dict not in kinds:
             return True
+        if text_keys and dict in kinds:
+            keys = chain.from_iterable([one for one in level if type(one) is dict])
+            if not {str}.issuperset(map(type, keys)):
+                return False
         # A list that is alone may be very long: there is no need to copy it.
         level = level[0] if len(level) == 1 and list in kinds else gc.get_referents(*level)
     return False
