@@ -131,8 +131,8 @@ class SafeKeeper:
     ) -> Ticket:
         """Store *state* under *id*, in place of what is there. Return at once, with a ticket that completes once.
 
-        What is stored was once the state. A worker serializes later what cannot change: numbers, str, bytes, Arrow
-        data, and whatever the caller says is *frozen*; or, with a *lock*, what cannot change while that lock is held.
+        What is stored was once the state. A worker serializes later what cannot change: numbers, str, bytes, tuples of
+        them, and whatever the caller says is *frozen*; or, with a *lock*, what cannot change while that lock is held.
         Everything else is serialized before this returns, so call it where nobody else changes the state. Never call
         it with *lock* while holding that lock: the worker would wait for the caller, who may wait for the worker.
         What is frozen or locked is never serialized here, however small; a worker takes *lock* for it, serializes it

@@ -404,7 +404,8 @@ def size_if_immutable(state: Any) -> int | None:
     """About how many bytes *state* has, if it can be read at any later time and is still the same; None if it is not
     sure that it can.
 
-    Immutable are numbers, str, bytes and None, tuples and frozensets of them, Arrow data.
+    Immutable are numbers, str, bytes and None, tuples and frozensets of them. Not Arrow data: it may lie in memory of
+    numpy or of a bytearray that its owner goes on writing, and none of its buffers tells.
     """
     kind = type(state)
     if kind is bytes:
@@ -418,7 +419,4 @@ def size_if_immutable(state: Any) -> int | None:
                 return None
             total += size
         return total
-    arrow = sys.modules.get("pyarrow")
-    if arrow is not None and isinstance(state, arrow.Table | arrow.RecordBatch | arrow.Array | arrow.ChunkedArray):
-        return int(state.nbytes)
     return None

@@ -151,9 +151,64 @@ def test_what_may_change_is_never_taken_for_immutable(state):
     assert size_if_immutable(state) is None
 
 
-def test_arrow_data_cannot_change():
-    pyarrow = importlib.import_module("pyarrow")
-    table = pyarrow.table({"n": [1, 2]})
-    for state in (table, table["n"], table["n"].chunk(0), table.to_batches()[0]):
-        assert size_if_immutable(state) is not None
-    assert size_if_immutable(pyarrow.allocate_buffer(8)) is None
+def over_numpy(pa, np, memory):
+    """Arrow data over the memory of a numpy array, which its owner can go on writing, and how it gets there."""
+    array = pa.array(memory)
+    view = memory[:]
+    view.flags.writeable = False
+    yield "zero-copy", array
+    yield "an array that only seems to be read-only", pa.array(view)
+    yield "a buffer", pa.Array.from_buffers(pa.int64(), len(memory), [None, pa.py_buffer(memory)])
+    yield "a buffer of a read-only view", pa.Array.from_buffers(pa.int64(), len(memory), [None, pa.py_buffer(view)])
+    yield "a slice", array[1:]
+    yield "a struct", pa.StructArray.from_arrays([array], ["n"])
+    yield "a list", pa.ListArray.from_arrays(pa.array([0, len(memory)], pa.int32()), array)
+    yield "a dictionary", pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), array)
+    yield "the second chunk", pa.chunked_array([pa.array([1, 2]), array])
+    yield "an extension", pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)], pa.binary(16)))
+    yield "a record batch", pa.record_batch({"n": array})
+    yield "a table", pa.table({"n": array})
+
+
+def test_arrow_data_over_memory_that_somebody_can_write_is_saved_as_it_was(store):
+    """Arrow cannot tell: its buffers say that they are immutable although numpy's memory below them is not."""
+    pa, np = importlib.import_module("pyarrow"), importlib.import_module("numpy")
+    with SafeKeeper(store, serializer="arrow") as keeper:
+        for round in range(60):
+            memory = np.zeros(1_000_000, dtype=np.int64)
+            ticket = keeper.save(ID, pa.table({"n": memory}))
+            memory += 1
+            ticket.result()
+            stored = keeper.fetch(ID)["n"].to_numpy()
+            assert not stored.any(), f"round {round}: {np.count_nonzero(stored)} of {len(stored)} were changed later"
+
+
+def test_no_arrow_data_is_taken_for_immutable():
+    pa, np = importlib.import_module("pyarrow"), importlib.import_module("numpy")
+    for how, state in over_numpy(pa, np, np.arange(1000)):
+        assert size_if_immutable(state) is None, how
+    for state in (pa.table({"n": [1, 2]}), pa.array([1, 2]), pa.allocate_buffer(8), pa.py_buffer(bytes(8))):
+        assert size_if_immutable(state) is None
+
+
+class Blob(bytes):
+    """Bytes with attributes, which can change."""
+
+
+def test_no_view_and_no_array_is_taken_for_immutable():
+    np = importlib.import_module("numpy")
+    memory = np.arange(1000)
+    readonly = memory[:]
+    readonly.flags.writeable = False
+    for state in (memory, readonly, memoryview(memory).toreadonly(), memoryview(bytes(8)), Blob(8), np.float64(1)):
+        assert size_if_immutable(state) is None
+        assert size_if_immutable((state,)) is None
+
+
+def test_arrow_data_that_the_caller_says_is_frozen_is_serialized_by_the_worker(store):
+    pa = importlib.import_module("pyarrow")
+    table = pa.table({"n": list(range(1000))})
+    with SafeKeeper(store, serializer="arrow") as keeper:
+        keeper.save(ID, table, frozen=True).result()
+        assert keeper.metrics().serialization_wait.count == 1
+        assert keeper.fetch(ID) == table
