@@ -14,7 +14,7 @@ from typing import Any, Self
 from safekeeper.backend import CheckpointId, Receipt
 from safekeeper.keeper import SafeKeeper
 from safekeeper.keeper.line import WaitingLine
-from safekeeper.keeper.reader import Progress
+from safekeeper.keeper.reader import OnError, Progress
 from safekeeper.keeper.ticket import Entry, Ticket
 
 
@@ -46,10 +46,15 @@ class AsyncKeeper:
         return await asyncio.to_thread(self.keeper.fetch, id, timeout=timeout)
 
     async def recover(
-        self, group: str, *, batch: int = 256, progress: Callable[[Progress], object] | None = None
+        self,
+        group: str,
+        *,
+        batch: int = 256,
+        progress: Callable[[Progress], object] | None = None,
+        on_error: OnError | None = None,
     ) -> AsyncIterator[tuple[bytes, Any]]:
-        """As `SafeKeeper.recover`; *progress* is called in another thread."""
-        states = self.keeper.recover(group, batch=batch, progress=progress)
+        """As `SafeKeeper.recover`; *progress* and *on_error* are called in another thread."""
+        states = self.keeper.recover(group, batch=batch, progress=progress, on_error=on_error)
         while some := await asyncio.to_thread(list, islice(states, batch)):
             for item in some:
                 yield item

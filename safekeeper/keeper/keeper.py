@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path, PurePath
 from typing import Any, Self
 
 from safekeeper import registry
-from safekeeper.backend import MAX_VALUE_BYTES, Backend, CheckpointId
-from safekeeper.errors import BadState, SafekeeperError, TooLarge, Unavailable
+from safekeeper.backend import MAX_VALUE_BYTES, Backend, CheckpointId, check_group
+from safekeeper.errors import BadId, BadState, BadUrl, SafekeeperError, TooLarge, Unavailable
 from safekeeper.keeper.backoff import Backoff
 from safekeeper.keeper.fuse import Fuse
 from safekeeper.keeper.lanes import Bounds
 from safekeeper.keeper.metrics import Metrics
 from safekeeper.keeper.overflow import Overflow
 from safekeeper.keeper.pipeline import Pipeline
-from safekeeper.keeper.reader import Progress, Reader
+from safekeeper.keeper.reader import OnError, Progress, Reader
 from safekeeper.keeper.serializers import (
+    UNPACKED_LIMIT,
     Codec,
     Compression,
     Migrate,
@@ -49,6 +51,7 @@ class SafeKeeper:
     serializer      "msgpack", "raw", "json", "arrow", "pickle", a `Serializer`, or None: states are bytes and stored as
                     they are, without a header and without the serialization queue
     compression     "zstd" compresses what gets smaller by it
+    unpacked_limit  how many bytes a compressed state has at most before it is compressed, and after it is unpacked
     schema, migrate the version of the application's states; `migrate(state, version)` brings older ones up to it
     overflow        when a queue is full: "block" waits, "reject" refuses the new one, "drop-oldest" drops the oldest,
                     "coalesce" lets a newer state of an id replace the queued one at any time and waits if the queue is
@@ -72,6 +75,7 @@ class SafeKeeper:
         *,
         serializer: str | Serializer | None = "msgpack",
         compression: Compression = None,
+        unpacked_limit: int = UNPACKED_LIMIT,
         schema: int = 0,
         migrate: Migrate | None = None,
         overflow: Overflow = "coalesce",
@@ -92,9 +96,11 @@ class SafeKeeper:
             serializer = serializer_named(serializer)
         self._codec: Codec | None = None
         if serializer is not None:
-            self._codec = Codec(serializer, compression=compression, schema=schema, migrate=migrate)
+            self._codec = Codec(
+                serializer, compression=compression, unpacked_limit=unpacked_limit, schema=schema, migrate=migrate
+            )
         self._deadline = deadline
-        self.backend = registry.open(store) if isinstance(store, str) else store
+        self.backend = registry.open(store) if isinstance(store, str) else _checked_backend(store)
         """The store. Reading and listing it directly is fine; what is written directly overtakes what is queued."""
         try:
             self._pipeline = Pipeline(
@@ -154,18 +160,28 @@ class SafeKeeper:
         (within *timeout* seconds) or the fuse has blown, `BadState` or `Corruption` if the bytes are no state: never
         None for these.
         """
-        value = self._reader.fetch(id, timeout)
+        value = self._reader.fetch(_checked(id), timeout)
         return None if value is None else self._decode(id, value)
 
     def recover(
-        self, group: str, *, batch: int = 256, progress: Callable[[Progress], object] | None = None
+        self,
+        group: str,
+        *,
+        batch: int = 256,
+        progress: Callable[[Progress], object] | None = None,
+        on_error: OnError | None = None,
     ) -> Iterator[tuple[bytes, Any]]:
         """Every key of *group* with its state, in any order, each once; read in parallel, *batch* keys at a time.
 
+        A state that cannot be read, for `BadState` or `Corruption`, ends it with that error, which names the id. With
+        *on_error* it goes on: that gets the id and the error of each such state. An unavailable store always ends it.
+
         Saves that are still queued may or may not be seen: `flush` first. *progress* is called after every batch.
         """
-        for key, value in self._reader.recover(group, batch, progress):
-            yield key, self._decode(CheckpointId(group, key), value)
+        if type(group) is not str:
+            raise BadId(f"a group is a str, not {type(group).__name__}")
+        check_group(group)
+        return self._reader.recover(group, batch, self._decode, progress, on_error)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every save made before has completed; their tickets tell how.
@@ -200,7 +216,7 @@ class SafeKeeper:
 
     def _entry(self, id: CheckpointId, deadline: float | None) -> Entry:
         now = time.monotonic()
-        return Entry(id, now, now + (self._deadline if deadline is None else deadline))
+        return Entry(_checked(id), now, now + (self._deadline if deadline is None else deadline))
 
     def _prepare(
         self, id: CheckpointId, state: Any, lock: StateLock | None, frozen: bool, deadline: float | None
@@ -241,3 +257,18 @@ class SafeKeeper:
             return self._codec.decode(value)
         except SafekeeperError as error:
             raise type(error)(f"{id}: {error}") from error
+
+
+def _checked(id: CheckpointId) -> CheckpointId:
+    if type(id) is not CheckpointId:
+        raise BadId(f"an id is a CheckpointId(group, key), not {id!r:.80}: write CheckpointId('MyState', b'key')")
+    return id
+
+
+def _checked_backend(store: Backend) -> Backend:
+    if isinstance(store, PurePath):
+        url = Path(store).absolute().as_uri().replace("file:", "log:", 1)
+        raise BadUrl(f"a store is a URL, not a path: write {url!r}, or another backend's URL")
+    if not isinstance(store, Backend):
+        raise BadUrl(f"a store is a URL, such as 'log:///var/lib/app', or an open backend, not {store!r:.80}")
+    return store

@@ -12,16 +12,19 @@ from functools import partial
 from itertools import islice
 from math import inf
 from threading import BoundedSemaphore, Thread
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from safekeeper.backend import Backend, CheckpointId
-from safekeeper.errors import Corruption, Unavailable
+from safekeeper.errors import BadState, Corruption, SafekeeperError, Unavailable
 from safekeeper.keeper.fuse import Fuse
 from safekeeper.keeper.pipeline import Pipeline
 
 _log = logging.getLogger("safekeeper")
 
 T = TypeVar("T")
+
+OnError: TypeAlias = Callable[[CheckpointId, SafekeeperError], object]
+"""Gets the id of a state that cannot be given, and why. What it raises ends the recovery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +34,11 @@ class Progress:
     listed: int
     """Keys found so far."""
     recovered: int
-    """States read so far; at the end less than `listed` if some were deleted meanwhile."""
+    """States given so far; at the end less than `listed` if some were bad, or were deleted meanwhile."""
     done: bool
     """Whether that is all."""
+    failed: int = 0
+    """States that were there and could not be given, each of which `on_error` was told."""
 
 
 class Reader:
@@ -66,26 +71,60 @@ class Reader:
         return self._guarded(lambda: self._read_until(until, id))[0]
 
     def recover(
-        self, group: str, batch: int, progress: Callable[[Progress], object] | None
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """The keys and values of *group*, each key once, several batches under way at a time."""
+        self,
+        group: str,
+        batch: int,
+        decode: Callable[[CheckpointId, bytes], T],
+        progress: Callable[[Progress], object] | None,
+        on_error: OnError | None,
+    ) -> Iterator[tuple[bytes, T]]:
+        """The keys and states of *group*, each key once, several batches under way at a time."""
         self._pipeline.check_open()
-        keys = _once(self._backend.keys(group))
-        under_way: deque[tuple[list[bytes], Future[list[bytes | None]]]] = deque()
-        listed = recovered = 0
+        ids = (CheckpointId(group, key) for key in _once(self._backend.keys(group)))
+        under_way: deque[tuple[list[CheckpointId], Future[list[bytes | None]]]] = deque()
+        listed = recovered = failed = 0
         while True:
-            while len(under_way) < self._threads and (page := list(islice(keys, batch))):
+            while len(under_way) < self._threads and (page := list(islice(ids, batch))):
                 listed += len(page)
-                under_way.append((page, self._start([CheckpointId(group, key) for key in page])))
+                under_way.append((page, self._start(page)))
             if progress is not None:
-                progress(Progress(listed, recovered, not under_way))
+                progress(Progress(listed, recovered, not under_way, failed))
             if not under_way:
                 return
-            page, future = under_way.popleft()
-            values = self._guarded(partial(_result, future, self._timeout))
-            found = [(key, value) for key, value in zip(page, values, strict=True) if value is not None]
-            recovered += len(found)
-            yield from found
+            for id, value in self._page(*under_way.popleft()):
+                try:
+                    if isinstance(value, Corruption):
+                        raise value
+                    state = decode(id, value)
+                except (BadState, Corruption) as error:
+                    if on_error is None:
+                        raise
+                    failed += 1
+                    on_error(id, error)
+                else:
+                    recovered += 1
+                    yield id.key, state
+
+    def _page(
+        self, ids: list[CheckpointId], future: Future[list[bytes | None]]
+    ) -> Iterator[tuple[CheckpointId, bytes | Corruption]]:
+        """What is stored under *ids*, or why it cannot be read; nothing of those that are gone."""
+        values: list[bytes | Corruption | None]
+        try:
+            values = [*self._guarded(partial(_result, future, self._timeout))]
+        except Corruption:  # of one of them: the others can be read
+            values = [self._one(id) for id in ids]
+        for id, value in zip(ids, values, strict=True):
+            if value is not None:
+                yield id, value
+
+    def _one(self, id: CheckpointId) -> bytes | Corruption | None:
+        try:
+            return self._guarded(partial(_result, self._start([id]), self._timeout))[0]
+        except Corruption as error:
+            named = Corruption(f"{id}: {error}")
+            named.__cause__ = error
+            return named
 
     def _read_until(self, until: float, id: CheckpointId) -> list[bytes | None]:
         if not self._free.acquire(timeout=max(until - time.monotonic(), 0.0)):

@@ -22,7 +22,8 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import xxhash
 
-from safekeeper.errors import BadState, Corruption
+from safekeeper.backend import MAX_VALUE_BYTES
+from safekeeper.errors import BadState, Corruption, TooLarge
 
 # state:  "SKS1" | xxh3 u64 | flags u8 | schema u16 | name_len u8 | name | payload to the end
 #         little endian; the checksum is that of the payload, seeded with that of everything between; flag 1: the
@@ -33,6 +34,9 @@ _SEALED_FROM = 12
 _ZSTD = 1
 
 MAX_SCHEMA = 0xFFFF
+
+UNPACKED_LIMIT = 4 * MAX_VALUE_BYTES
+"""How many bytes a compressed state becomes at most, unless the keeper is told. Zeros shrink to a 30,000th."""
 
 Compression: TypeAlias = Literal["zstd"] | None
 Migrate: TypeAlias = Callable[[Any, int], Any]
@@ -306,6 +310,7 @@ class Codec:
         serializer: Serializer,
         *,
         compression: Compression = None,
+        unpacked_limit: int = UNPACKED_LIMIT,
         schema: int = 0,
         migrate: Migrate | None = None,
     ) -> None:
@@ -322,16 +327,25 @@ class Codec:
         self._plain = _Header.of(0, schema, name)
         self._compressed = _Header.of(_ZSTD, schema, name)
         self._zstd = _Zstd() if compression else None
+        self._unpacked_limit = unpacked_limit
 
     def encode(self, state: Any) -> bytes:
         """The bytes of *state*. Raise `BadState` if the serializer cannot do it."""
         try:
             payload = self._serializer.dumps(state)
-            if self._zstd is not None and len(compressed := self._zstd.compress(payload)) < len(payload):
-                return self._compressed.seal(compressed)
-            return self._plain.seal(payload)
+            if self._zstd is None:
+                return self._plain.seal(payload)
+            packed = self._zstd.compress(payload)
         except Exception as error:
             raise BadState(f"{self._serializer.name} cannot serialize this {type(state).__name__}: {error}") from error
+        if len(packed) >= len(payload):
+            return self._plain.seal(payload)
+        if len(payload) > self._unpacked_limit:
+            raise TooLarge(
+                f"it has {len(payload)} bytes before it is compressed, the limit is {self._unpacked_limit}: save it in"
+                " parts, or give the keeper a larger unpacked_limit="
+            )
+        return self._compressed.seal(packed)
 
     def decode(self, data: bytes) -> Any:
         """The state with these bytes, brought to the present schema version.
@@ -346,7 +360,7 @@ class Codec:
             raise BadState("was written by a later version of safekeeper: update it")
         try:
             if flags & _ZSTD:
-                payload = (self._zstd or _Zstd()).decompress(payload)
+                payload = (self._zstd or _Zstd()).decompress(payload, self._unpacked_limit)
             state = self._serializer.loads(payload)
         except Exception as error:
             raise BadState(f"{mine} cannot read its own bytes: {error}") from error
@@ -357,7 +371,10 @@ class Codec:
             raise BadState(f"has schema version {schema}, this application knows {self._schema}: update it")
         if self._migrate is None:
             raise BadState(f"has schema version {schema}, this application {self._schema}: give the keeper a migrate=")
-        return self._migrate(state, schema)
+        try:
+            return self._migrate(state, schema)
+        except Exception as error:
+            raise BadState(f"migrate= failed for schema version {schema}: {error!r}") from error
 
 
 def _open(data: bytes) -> tuple[int, int, str, bytes]:
@@ -369,7 +386,14 @@ def _open(data: bytes) -> tuple[int, int, str, bytes]:
     header, payload = data[_SEALED_FROM:start], data[start:]
     if xxhash.xxh3_64_intdigest(payload, xxhash.xxh3_64_intdigest(header)) != checksum:
         raise Corruption("the checksum does not match: the bytes were damaged after they were saved")
-    return flags, schema, data[_HEADER.size : start].decode(), payload
+    try:
+        name = data[_HEADER.size : start].decode()
+    except UnicodeDecodeError as error:
+        raise BadState("the name of its serializer is not UTF-8: no keeper wrote it") from error
+    return flags, schema, name, payload
+
+
+_PIECE = 1024 * 1024
 
 
 def serializer_of(data: bytes) -> str:
@@ -393,8 +417,24 @@ class _Zstd:
             self._own.compressor = self._module.ZstdCompressor()
         return self._own.compressor.compress(data)  # type: ignore[no-any-return]
 
-    def decompress(self, data: bytes) -> bytes:
-        return self._module.ZstdDecompressor().decompress(data)
+    def decompress(self, data: bytes, limit: int) -> bytes:
+        """What was compressed. Raise `ValueError`, and use no more memory than that, if it has more than *limit* bytes:
+        who can write to the store could write a few that become billions."""
+        size = self._module.frame_content_size(data)
+        if 0 <= size <= limit:
+            return self._module.ZstdDecompressor().decompress(data)
+        pieces: list[bytes] = []
+        with self._module.ZstdDecompressor().stream_reader(data) as reader:
+            left = limit if size < 0 else -1  # a frame that does not say its size is unpacked piece by piece
+            while left >= 0 and (piece := reader.read(_PIECE)):
+                pieces.append(piece)
+                left -= len(piece)
+        if left < 0:
+            raise ValueError(
+                f"it unpacks to more than {limit} bytes: if that is what was saved, give the keeper a larger"
+                " unpacked_limit="
+            )
+        return b"".join(pieces)
 
 
 _IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes})

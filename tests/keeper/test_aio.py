@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from safekeeper import Bounds, CheckpointId, Closed, Conflict, Receipt, SafeKeeper, Unavailable
+from safekeeper import BadState, Batch, Bounds, CheckpointId, Closed, Conflict, Receipt, SafeKeeper, Unavailable
 from safekeeper.aio import AsyncKeeper
 
 A, B, C = (CheckpointId("group", key) for key in (b"a", b"b", b"c"))
@@ -183,3 +183,16 @@ def test_a_loop_that_is_gone_disturbs_nobody(store, caplog):
     keeper.close()
     assert keeper.metrics().stored == 1
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_recover_goes_on_after_a_bad_state(store):
+    errors = {}
+
+    async def run():
+        async with AsyncKeeper(SafeKeeper(store)) as keeper:
+            await keeper.save(A, 1)
+            store.write(Batch({B: b"no state"}))
+            return [item async for item in keeper.recover("group", on_error=errors.__setitem__)]
+
+    assert asyncio.run(run()) == [(b"a", 1)]
+    assert isinstance(errors[B], BadState)

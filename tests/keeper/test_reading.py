@@ -4,7 +4,17 @@ import threading
 
 import pytest
 
-from safekeeper import CheckpointId, Corruption, Fuse, Progress, SafeKeeper, Unavailable
+from safekeeper import (
+    BadState,
+    Batch,
+    CheckpointId,
+    Corruption,
+    Fuse,
+    Progress,
+    SafeKeeper,
+    SafekeeperError,
+    Unavailable,
+)
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.testing import Faulty
 
@@ -182,3 +192,94 @@ def test_a_recovery_that_fails_says_so_and_leaves_nothing_behind():
         with pytest.raises(Unavailable):
             list(keeper.recover("group", batch=10))
         assert len(list(keeper.recover("group", batch=10))) == 100
+
+
+class Damaged(MemoryBackend):
+    """Cannot read some keys, and so no page with one of them."""
+
+    damaged: frozenset[bytes] = frozenset()
+
+    def read(self, ids):
+        for id in ids:
+            if id.key in self.damaged:
+                raise Corruption(f"row {id.key!r} at offset 7")
+        return super().read(ids)
+
+
+def with_bad_states(store: MemoryBackend) -> dict[bytes, int]:
+    """Save 100 states, of which some cannot be read back; the others."""
+    states = {b"%d" % n: n for n in range(100)}
+    with SafeKeeper(store) as keeper:
+        for key, state in states.items():
+            keeper.save(CheckpointId("group", key), state)
+    with SafeKeeper(store, serializer="pickle") as keeper:
+        keeper.save(CheckpointId("group", b"7"), {1, 2}).result()
+    with SafeKeeper(store, schema=1) as keeper:
+        keeper.save(CheckpointId("group", b"8"), 8).result()
+    store.write(Batch({CheckpointId("group", b"9"): b"no state"}))
+    return {key: state for key, state in states.items() if key not in (b"7", b"8", b"9", b"42")}
+
+
+def test_recover_goes_on_after_a_bad_state_and_tells_its_id_and_the_reason():
+    store = Damaged()
+    good = with_bad_states(store)
+    store.damaged = frozenset({b"42"})
+    errors: dict[CheckpointId, SafekeeperError] = {}
+    seen: list[Progress] = []
+    with SafeKeeper(store) as keeper:
+        found = dict(keeper.recover("group", batch=16, progress=seen.append, on_error=errors.__setitem__))
+    assert found == good
+    assert {id.key: type(error) for id, error in errors.items()} == {
+        b"7": BadState,
+        b"8": BadState,
+        b"9": BadState,
+        b"42": Corruption,
+    }
+    assert all(str(error).startswith(f"{id}: ") for id, error in errors.items())
+    assert seen[-1] == Progress(listed=100, recovered=96, done=True, failed=4)
+
+
+@pytest.mark.parametrize("bad", (b"7", b"9", b"42"))
+def test_recover_without_on_error_raises_and_names_the_id(bad):
+    store = Damaged()
+    with_bad_states(store)
+    store.damaged = frozenset({b"42"})
+    with SafeKeeper(store) as keeper:
+        for key in {b"7", b"8", b"9", b"42"} - {bad}:
+            keeper.forget(CheckpointId("group", key)).result()
+        with pytest.raises((BadState, Corruption), match=f"^group/{bad.decode()}: "):
+            list(keeper.recover("group", batch=16))
+
+
+def test_what_on_error_raises_ends_the_recovery():
+    store = Damaged()
+    with_bad_states(store)
+
+    def stop(id, error):
+        raise KeyError(id.key)
+
+    with SafeKeeper(store) as keeper, pytest.raises(KeyError):
+        list(keeper.recover("group", on_error=stop))
+
+
+def test_an_unavailable_store_is_no_bad_state():
+    errors: list[object] = []
+    with Faulty(MemoryBackend()) as store, SafeKeeper(store) as keeper:
+        keeper.save(ID, 1).result()
+        store.fail("read")
+        with pytest.raises(Unavailable):
+            list(keeper.recover("group", on_error=lambda *error: errors.append(error)))
+    assert not errors
+
+
+def test_a_migration_that_fails_is_a_bad_state():
+    errors: dict[CheckpointId, SafekeeperError] = {}
+    store = MemoryBackend()
+    with SafeKeeper(store) as keeper:
+        keeper.save(ID, {"count": 1})
+        keeper.save(OTHER, {})
+    with SafeKeeper(store, schema=1, migrate=lambda state, version: state["count"]) as keeper:
+        assert dict(keeper.recover("group", on_error=errors.__setitem__)) == {b"key": 1}
+        with pytest.raises(BadState, match="migrate= failed for schema version 0: KeyError"):
+            keeper.fetch(OTHER)
+    assert list(errors) == [OTHER]

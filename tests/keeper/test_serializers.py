@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime
 import importlib
+import resource
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from safekeeper import BadState, CheckpointId, Corruption, SafeKeeper
+from safekeeper import BadState, CheckpointId, Corruption, SafeKeeper, TooLarge
 from safekeeper.keeper.serializers import Codec, serializer_named
 
 ID = CheckpointId("group", b"key")
@@ -162,3 +163,46 @@ def test_without_zstandard_what_was_compressed_says_what_to_install(monkeypatch)
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(BadState, match=r"pip install 'safekeeper\[zstd\]'"):
         Codec(serializer_named("raw")).decode(packed)
+
+
+def sealed(name: bytes, payload: bytes, flags: int = 0) -> bytes:
+    """What a codec would write, with any name and payload."""
+    head = bytes([flags, 0, 0, len(name)]) + name
+    checksum = xxhash.xxh3_64_intdigest(payload, seed=xxhash.xxh3_64_intdigest(head))
+    return b"SKS1" + checksum.to_bytes(8, "little") + head + payload
+
+
+def test_a_serializers_name_that_is_not_utf8_is_no_state():
+    with pytest.raises(BadState, match="not UTF-8"):
+        Codec(serializer_named("raw")).decode(sealed(b"\xff\xfe", b"x"))
+
+
+@pytest.mark.parametrize("says_its_size", (True, False), ids=("says its size", "does not say its size"))
+def test_a_small_value_does_not_unpack_to_more_than_the_limit(says_its_size):
+    """Here 1 GiB of zeros, in 32 KiB. Had it been unpacked, the process would have grown by it."""
+    zstandard = importlib.import_module("zstandard")
+    compressor = zstandard.ZstdCompressor().compressobj(size=1 << 30 if says_its_size else -1)
+    bomb = b"".join([compressor.compress(bytes(1 << 20)) for _ in range(1024)]) + compressor.flush()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(BadState, match="more than 268435456 bytes: if that is what was saved, give the"):
+        Codec(serializer_named("raw")).decode(sealed(b"raw", bomb, flags=1))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600_000, "KiB"
+
+
+@pytest.mark.parametrize("says_its_size", (True, False), ids=("says its size", "does not say its size"))
+def test_what_is_within_the_limit_is_unpacked_whether_or_not_it_says_its_size(says_its_size):
+    zstandard = importlib.import_module("zstandard")
+    compressor = zstandard.ZstdCompressor().compressobj(size=5_000_000 if says_its_size else -1)
+    packed = sealed(b"raw", compressor.compress(bytes(5_000_000)) + compressor.flush(), flags=1)
+    assert Codec(serializer_named("raw"), unpacked_limit=5_000_000).decode(packed) == bytes(5_000_000)
+    with pytest.raises(BadState, match="more than 4999999 bytes"):
+        Codec(serializer_named("raw"), unpacked_limit=4_999_999).decode(packed)
+
+
+def test_a_state_over_the_limit_is_refused_when_it_is_saved(store):
+    importlib.import_module("zstandard")
+    with SafeKeeper(store, serializer="raw", compression="zstd", unpacked_limit=10_000) as keeper:
+        keeper.save(ID, bytes(10_000)).result()
+        with pytest.raises(TooLarge, match="10001 bytes before it is compressed"):
+            keeper.save(ID, bytes(10_001)).result()
+        assert keeper.fetch(ID) == bytes(10_000)
