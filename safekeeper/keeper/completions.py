@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from math import inf
 from threading import TIMEOUT_MAX, Condition, Lock, Thread
 
@@ -27,7 +28,8 @@ _FINEST_LOOK = 0.01  # seconds: deadlines that are closer together are looked at
 class Completions:
     """What is under way. Methods that say so are called with `lock` held, the others without."""
 
-    def __init__(self) -> None:
+    def __init__(self, last_progress: Callable[[Entry], float]) -> None:
+        self._last_progress = last_progress
         self.lock = Lock()
         """The one lock of a keeper. It is not held while a serializer, a backend, a callback or a log handler runs."""
         self.metrics = Metrics()
@@ -165,11 +167,19 @@ class Completions:
     # Deadlines
 
     def expire(self, ticket: Ticket) -> None:
-        """Complete *ticket*, whose deadline is over, unless it has completed."""
+        """Complete *ticket*, whose deadline is over, unless it has completed or there was progress."""
         with self.lock:
-            if ticket.late is None and ticket.carrier.outcome is None:
+            if ticket.late is None and ticket.carrier.outcome is None and self.is_late(ticket, ticket.carrier):
                 self._expire_ticket(ticket)
         self.report()
+
+    def is_late(self, waiting: Entry | Ticket, carrier: Entry) -> bool:
+        """Whether the deadline of *waiting*, which *carrier* carries, is over. If there was progress it is put off:
+        slow is not failed. With the lock held."""
+        now = time.monotonic()
+        if waiting.deadline <= now:
+            waiting.deadline = max(waiting.deadline, self._last_progress(carrier) + waiting.patience)
+        return waiting.deadline <= now
 
     def expire_entry(self, entry: Entry) -> None:
         """Complete *entry*, whose deadline is over. With the lock held."""
@@ -189,7 +199,7 @@ class Completions:
             self._heard.append(ticket)
 
     def _too_late(self, id: CheckpointId) -> Unavailable:
-        reason = f"the store does not answer: {self.trouble}" if self.trouble else "the store is too slow, or stuck"
+        reason = f"the store does not answer: {self.trouble}" if self.trouble else "nothing was stored in that time"
         error = Unavailable(f"{id}: not stored within its deadline: {reason}")
         error.__cause__ = self.trouble
         return error
@@ -227,14 +237,14 @@ class Completions:
 
     def _look(self) -> float:
         """Expire what is late; the time of the next deadline."""
-        now, soonest = time.monotonic(), inf
+        soonest = inf
         for entry in list(self._open):
             for ticket in list(entry.listeners or ()):
-                if ticket.superseded and ticket.deadline <= now:
+                if ticket.superseded and self.is_late(ticket, entry):
                     self._expire_ticket(ticket)
                 elif ticket.superseded:
                     soonest = min(soonest, ticket.deadline)
-            if entry.deadline <= now:
+            if self.is_late(entry, entry):
                 self.expire_entry(entry)
             else:
                 soonest = min(soonest, entry.deadline)

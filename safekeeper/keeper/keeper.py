@@ -46,7 +46,8 @@ class SafeKeeper:
     """Keeps states: `save` queues them, workers serialize them and write what is queued as one batch.
 
     For each id, saves and forgets take effect in the order in which they were made, and every one of them completes
-    exactly once, by its deadline at the latest. *store* is a URL or a backend; one that was opened here is closed here.
+    exactly once, at the latest when there was no progress for its deadline. *store* is a URL or a backend; one that was
+    opened here is closed here.
 
     serializer      "msgpack", "raw", "json", "arrow", "pickle", a `Serializer`, or None: states are bytes and stored as
                     they are, without a header and without the serialization queue
@@ -60,7 +61,7 @@ class SafeKeeper:
                     serialized counts as an entry of the first; its worker takes no other before the second has room
     serialization_workers, storage_workers     how many threads, at most
     keep_alive      seconds after which an idle thread ends
-    deadline        seconds in which a save is stored or fails, unless it has its own
+    deadline        seconds without progress after which a save fails, unless it has its own
     lock_timeout    seconds that a worker waits for the lock of a state
     close_deadline  seconds that `close` waits, unless it is told
     backoff         the delays between tries while the store is unavailable
@@ -144,7 +145,8 @@ class SafeKeeper:
         What is frozen or locked is never serialized here, however small; a worker takes *lock* for it, serializes it
         and then waits for room for its bytes.
 
-        The save fails if it is not stored after *deadline* seconds; until then an unavailable store is tried again.
+        The save fails when there was no progress for *deadline* seconds: nothing was stored, and the backend showed
+        none (`SupportsProgress`). Until then an unavailable store is tried again.
         *callback* gets the completed ticket. Raise `Closed` after `close`; any other failure is the ticket's.
         """
         return self._pipeline.submit(self._prepare(id, state, lock, frozen, deadline), callback)
@@ -216,7 +218,7 @@ class SafeKeeper:
 
     def _entry(self, id: CheckpointId, deadline: float | None) -> Entry:
         now = time.monotonic()
-        return Entry(_checked(id), now, now + (self._deadline if deadline is None else deadline))
+        return Entry(_checked(id), now, self._deadline if deadline is None else deadline)
 
     def _prepare(
         self, id: CheckpointId, state: Any, lock: StateLock | None, frozen: bool, deadline: float | None

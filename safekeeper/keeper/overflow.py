@@ -109,5 +109,5 @@ class Entrance:
         now = time.monotonic()
         queue.line.setdefault(entry, now)
         queue.space.wait(min(max(entry.deadline - now, 0.0), TIMEOUT_MAX))
-        if entry.outcome is None and entry.deadline <= time.monotonic():
+        if entry.outcome is None and self._completions.is_late(entry, entry):
             self._completions.expire_entry(entry)

@@ -10,10 +10,11 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from threading import Condition, Thread
 from typing import Any
 
-from safekeeper.backend import Backend, Batch, CheckpointId, Receipt
+from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, SupportsProgress
 from safekeeper.errors import Closed, SafekeeperError, Unavailable
 from safekeeper.keeper import lifetime
 from safekeeper.keeper.backoff import Backoff
@@ -52,7 +53,7 @@ class Pipeline:
         self._lock_timeout = lock_timeout
         self._close_deadline = close_deadline
         self._backoff = backoff
-        self.completions = Completions()
+        self.completions = Completions(self._last_progress)
         self._entrance = Entrance(self.completions, overflow)
         self.lock = lock = self.completions.lock
         self.metrics = self.completions.metrics
@@ -116,11 +117,23 @@ class Pipeline:
         direct = entry.encoded and entry.id not in self.serialization.queue
         return self.storage if direct else self.serialization
 
+    def _last_progress(self, entry: Entry) -> float:
+        """When what *entry* waits for last got on. With the lock held."""
+        write = self._backend.last_progress if isinstance(self._backend, SupportsProgress) else -inf
+        if entry.queue is None and entry.taken:  # a worker has it: that others get on does not help it
+            return max(entry.taken, write) if entry.encoded else entry.taken
+        if entry.preceding is not None and entry.preceding.outcome is not None:
+            return -inf  # the one before it is stuck with a worker, and has been given up
+        queue = entry.queue or self._first_stage(entry).queue
+        if queue is self.storage.queue or self.storage.queue.line:  # in the second case the serializers wait, too
+            return max(self.storage.last_progress, write)
+        return self.serialization.last_progress
+
     # Through
 
     def _serialize(self, entries: list[Entry]) -> None:
         (entry,) = entries
-        started = time.monotonic()
+        entry.taken = started = time.monotonic()
         failure: SafekeeperError | None = None
         value = entry.value
         if not entry.encoded:
@@ -134,6 +147,7 @@ class Pipeline:
             if not entry.encoded:
                 self.metrics.serialize.record(ended - started)
             entry.drop_state()
+            self.serialization.last_progress, entry.taken = ended, 0.0
             if failure is not None:
                 self.completions.fail(entry, failure)
             else:
@@ -170,6 +184,7 @@ class Pipeline:
         outcome: Outcome
         try:
             for entry in entries:
+                entry.taken = entry.taken or started
                 if entry.value is None:
                     batch.delete(entry.id)
                 else:
@@ -199,6 +214,7 @@ class Pipeline:
         self.metrics.store.record(seconds)
         if not isinstance(outcome, Receipt):
             return
+        self.storage.last_progress = time.monotonic()
         self.metrics.sync.record(outcome.sync_seconds)
         self.metrics.batches += 1
         self.metrics.bytes_written += batch.nbytes

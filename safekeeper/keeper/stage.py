@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from threading import TIMEOUT_MAX, Condition, Lock, Thread, current_thread
 
 from safekeeper.keeper.lanes import Bounds, LaneQueue
@@ -32,6 +33,8 @@ class Stage:
             raise ValueError(f"{name}: at least one worker is needed, not {workers}")
         self.queue = LaneQueue(bounds, lock)
         self.threads: set[Thread] = set()
+        self.last_progress = -inf
+        """When something last left this stage as it should; its *work* notes it."""
         self._name = name
         self._lock = lock
         self._work = work

@@ -64,6 +64,8 @@ class Entry:
     """The queue that it waits in; None while a worker has it and once it is done."""
     following: Entry | None = None
     """The next entry of the same id, which waits until this one is out of the way."""
+    taken = 0.0
+    """When a worker of its stage first took it; 0 until then."""
     preceding: Entry | None = None
     """The entry of the same id that this one waits for."""
     heir: Entry | None = None
@@ -74,17 +76,20 @@ class Entry:
     waiters: list[threading.Lock] | None = None
     """One held lock for each thread that waits; they are released when there is news."""
 
-    def __init__(self, id: CheckpointId, since: float, deadline: float) -> None:
+    def __init__(self, id: CheckpointId, since: float, patience: float) -> None:
         self.id = id
         self.since = since
         """When it was ready to enter the queue that it is in."""
-        self.deadline = deadline
+        self.patience = patience
+        """How many seconds without progress it waits."""
+        self.deadline = since + patience
+        """When that time is over; it is put off if there was progress meanwhile."""
         self.size = len(id.key)
         """What it counts for in the queue's bytes."""
 
     def adopt(self, newer: Entry) -> None:
         """Do from now on what *newer* was to do, and answer for it too."""
-        self.deadline, self.newest, self.size = newer.deadline, newer.newest, newer.size
+        self.deadline, self.patience, self.newest, self.size = newer.deadline, newer.patience, newer.newest, newer.size
         self.encoded, self.value, self.state, self.lock = newer.encoded, newer.value, newer.state, newer.lock
         if newer.listeners:
             self.listeners = (self.listeners or []) + newer.listeners
@@ -117,11 +122,11 @@ class Entry:
 class Ticket:
     """The answer to one `save` or `forget`. It completes exactly once: with a `Receipt`, or with an error.
 
-    It completes with an error at the save's deadline at the latest. In a process forked meanwhile it completes with
-    `Closed`; the parent does not notice.
+    It completes with an error at the latest when there was no progress for the save's deadline. In a process forked
+    meanwhile it completes with `Closed`; the parent does not notice.
     """
 
-    __slots__ = ("_callback", "_completions", "_entry", "_number", "deadline", "late")
+    __slots__ = ("_callback", "_completions", "_entry", "_number", "deadline", "late", "patience")
 
     def __init__(self, completions: Completions, entry: Entry, callback: Callback | None = None) -> None:
         self._completions = completions
@@ -129,7 +134,9 @@ class Ticket:
         self._number = entry.newest
         self._callback = callback
         self.deadline = entry.deadline
-        """When it completes at the latest, in the time of `time.monotonic`."""
+        """When it completes at the latest, in the time of `time.monotonic`, unless there is progress until then."""
+        self.patience = entry.patience
+        """How many seconds without progress it waits."""
         self.late: SafekeeperError | None = None
         """The outcome of a superseded save whose deadline came before there was another."""
 
