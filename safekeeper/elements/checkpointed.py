@@ -23,6 +23,7 @@ from typing import Generic, Self, TypeVar
 
 from safekeeper.backend import CheckpointId, Receipt, check_group
 from safekeeper.elements.element import Element
+from safekeeper.elements.holding import Holding
 from safekeeper.errors import Closed
 from safekeeper.keeper import SafeKeeper
 from safekeeper.keeper.notices import log_safely
@@ -81,9 +82,17 @@ class Checkpointed(Generic[S]):
         self._closing = Event()
         self._sweeper: Thread | None = None
 
+    def event(self, key: bytes) -> Holding[Element[S]]:
+        """An event for *key*: the element, to be changed inside the block and by nobody else meanwhile.
+
+        The block belongs to one thread, and to one asyncio task. Another thread waits for its end. A second block of
+        the key in the same thread is refused with `RuntimeError`, in the same task or another: it could only wait for
+        itself. So is a block of another key whose holder waits for this thread. Await nothing inside the block.
+        """
+        return Holding(self._event(key))
+
     @contextmanager
-    def event(self, key: bytes) -> Iterator[Element[S]]:
-        """An event for *key*: the element, to be changed inside the block and by nobody else meanwhile."""
+    def _event(self, key: bytes) -> Iterator[Element[S]]:
         with self._hold(key) as element:
             yield element
             if element.gone:  # forgotten in the block
@@ -93,9 +102,12 @@ class Checkpointed(Generic[S]):
             if self._trigger is not None and self._is_due(element, now):
                 self._save(element)
 
-    @contextmanager
-    def look(self, key: bytes) -> Iterator[S | None]:
+    def look(self, key: bytes) -> Holding[S | None]:
         """The state of *key*, to be read inside the block; None if there is none. It counts as no event."""
+        return Holding(self._look(key))
+
+    @contextmanager
+    def _look(self, key: bytes) -> Iterator[S | None]:
         with self._hold(key) as element:
             try:
                 yield element.state if element.known else None
@@ -104,12 +116,14 @@ class Checkpointed(Generic[S]):
                     self._drop(element)
 
     def forget(self, key: bytes) -> Ticket:
-        """Remove *key* from memory and from the store. Its next event starts anew."""
+        """Remove *key* from memory and from the store. Its next event starts anew. An event may forget its own key."""
+        self._check_process()  # before the guard, which nobody would give back in a forked child
+        with self._guard:
+            element = self._elements.get(key)
+        if element is not None and element.is_held_here():
+            return self._forget(element)
         with self._hold(key, load=False) as element:
-            # First on its way, then out of memory: an event in between would bring the old state back.
-            ticket = self._keeper.forget(self._id(key))
-            self._drop(element)
-            return ticket
+            return self._forget(element)
 
     def recover(self, progress: Callable[[Progress], object] | None = None) -> int:
         """Bring everything in the store into memory, instead of one by one with the first events; how many there were.
@@ -129,15 +143,7 @@ class Checkpointed(Generic[S]):
         self._check_process()
         with self._guard:
             elements = list({**self._saving, **self._dirty}.values())
-        tickets = []
-        for element in elements:
-            with element.lock:
-                if not element.gone:
-                    ticket = element.ticket
-                    if ticket is None or element.version > element.submitted or _has_failed(ticket):
-                        ticket = self._save(element)
-                    tickets.append(ticket)
-        return tickets
+        return [ticket for element in elements if (ticket := self._save_now(element)) is not None]
 
     def close(self) -> None:
         """Save what is dirty, wait until it is stored, and raise if it is not. The keeper stays open."""
@@ -166,17 +172,14 @@ class Checkpointed(Generic[S]):
         if self._owner != os.getpid():
             raise Closed(f"these elements belong to process {self._owner}: make new ones after a fork")
 
-    def _id(self, key: bytes) -> CheckpointId:
-        return CheckpointId(self._group, key)
-
     @contextmanager
     def _hold(self, key: bytes, load: bool = True) -> Iterator[Element[S]]:
         """The element of *key*, locked; with its state unless that is not wanted."""
         self._check_process()
         while True:
             with self._guard:
-                element = self._elements.get(key) or self._elements.setdefault(key, Element(key))
-            with element.lock:
+                element = self._elements.get(key) or self._add(key)
+            with element.held():
                 if element.gone:  # between the two locks it was evicted or forgotten
                     continue
                 if load and not element.loaded:
@@ -184,9 +187,19 @@ class Checkpointed(Generic[S]):
                 yield element
                 return
 
+    def _add(self, key: bytes) -> Element[S]:
+        element = self._elements[key] = Element(CheckpointId(self._group, key))
+        return element
+
+    def _forget(self, element: Element[S]) -> Ticket:
+        # First on its way, then out of memory: an event in between would bring the old state back.
+        ticket = self._keeper.forget(element.id)
+        self._drop(element)
+        return ticket
+
     def _load(self, element: Element[S]) -> None:
         try:
-            state = self._keeper.fetch(self._id(element.key))
+            state = self._keeper.fetch(element.id)
         except BaseException:
             self._drop(element)
             raise
@@ -199,8 +212,10 @@ class Checkpointed(Generic[S]):
             self._touch(element, time.monotonic())
 
     def _drop(self, element: Element[S]) -> None:
-        """Take a locked element out of memory."""
+        """Take an element that is held out of memory, unless it is: its key may have another one by now."""
         with self._guard:
+            if element.gone:
+                return
             element.gone = True
             for elements in (self._elements, self._dirty, self._postponed, self._saving, self._failed):
                 elements.pop(element.key, None)
@@ -245,18 +260,30 @@ class Checkpointed(Generic[S]):
 
     def _save_idle(self, element: Element[S]) -> None:
         """Save an element that has something to be saved, unless an event has it just now."""
-        with element.if_free() as free:
+        with element.held_if_free() as free:
             if free and element.version > element.submitted and not element.gone:
                 self._save(element)
 
     def _evict(self, element: Element[S]) -> None:
         """Take an element out of memory if everything of it is stored, unless an event has it just now."""
-        with element.if_free() as free:
+        with element.held_if_free() as free:
             if free and element.version == element.stored and not element.gone:
                 self._drop(element)
 
+    def _save_now(self, element: Element[S]) -> Ticket | None:
+        """Save what is not saved of an element; the ticket of its newest save, None if it is not in memory any more."""
+        if element.is_held_here() and element.version == element.submitted:
+            return element.ticket
+        with element.held():
+            if element.gone:
+                return None
+            ticket = element.ticket
+            if ticket is None or element.version > element.submitted or _has_failed(ticket):
+                ticket = self._save(element)
+            return ticket
+
     def _save(self, element: Element[S]) -> Ticket:
-        """Save a locked element."""
+        """Save an element that is held."""
         with self._guard:
             before, element.submitted = element.submitted, element.version
             element.attempt += 1
@@ -265,7 +292,7 @@ class Checkpointed(Generic[S]):
             self._saving[element.key] = element
         told = partial(self._saved, element, element.version, element.attempt)
         try:
-            element.ticket = self._keeper.save(self._id(element.key), element.state, callback=told)
+            element.ticket = self._keeper.save(element.id, element.state, callback=told)
         except BaseException:
             self._not_saved(element, before)
             raise

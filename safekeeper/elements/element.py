@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import RLock
+from threading import Lock, get_ident
 from typing import Generic, TypeVar
 
+from safekeeper.backend import CheckpointId
+from safekeeper.elements import waiting
 from safekeeper.keeper.ticket import Ticket
 
 S = TypeVar("S")
@@ -18,7 +20,8 @@ class Element(Generic[S]):
     __slots__ = (
         "attempt",
         "gone",
-        "key",
+        "holder",
+        "id",
         "known",
         "loaded",
         "lock",
@@ -26,17 +29,20 @@ class Element(Generic[S]):
         "state",
         "stored",
         "submitted",
+        "task",
         "ticket",
         "version",
     )
 
-    def __init__(self, key: bytes) -> None:
-        self.key = key
+    def __init__(self, id: CheckpointId) -> None:
+        self.id = id
         self.state: S
         """What is saved; change it, or set it to something new."""
         self.ticket: Ticket | None = None
         """The newest save of this element, None if there was none since it came into memory."""
-        self.lock = RLock()
+        self.lock = Lock()
+        self.holder: int | None = None  # the thread that has the lock, and its asyncio task
+        self.task: object = None
         self.loaded = False  # whether `state` is set
         self.known = False  # whether it was in the store or had an event
         self.gone = False  # from memory: whoever still has it looks the key up again
@@ -45,12 +51,39 @@ class Element(Generic[S]):
         self.attempt = 0  # the number of the newest save
         self.since = 0.0  # when the first event after `submitted` came
 
+    @property
+    def key(self) -> bytes:
+        """The key of its id."""
+        return self.id.key
+
     @contextmanager
-    def if_free(self) -> Iterator[bool]:
-        """Hold the lock inside the block if nobody else has it; whether that is so."""
+    def held(self) -> Iterator[None]:
+        """Hold the element inside the block. Raise `RuntimeError` instead of waiting for oneself."""
+        if not self.lock.acquire(blocking=False):
+            waiting.wait_for(self)
+        try:
+            self.holder, self.task = get_ident(), waiting.current_task()
+            yield
+        finally:
+            self._let_go()
+
+    @contextmanager
+    def held_if_free(self) -> Iterator[bool]:
+        """Hold the element inside the block if nobody else has it; whether that is so."""
         free = self.lock.acquire(blocking=False)
         try:
+            if free:
+                self.holder, self.task = get_ident(), waiting.current_task()
             yield free
         finally:
             if free:
-                self.lock.release()
+                self._let_go()
+
+    def is_held_here(self) -> bool:
+        """Whether the caller is inside a block of this element: the same thread and the same task."""
+        return self.holder == get_ident() and self.task is waiting.current_task()
+
+    def _let_go(self) -> None:
+        # The lock last: a holder is never one who has let go.
+        self.holder = self.task = None
+        self.lock.release()
