@@ -24,9 +24,11 @@ from typing import Generic, Self, TypeVar
 from safekeeper.backend import CheckpointId, Receipt, check_group
 from safekeeper.elements.element import Element
 from safekeeper.elements.holding import Holding
+from safekeeper.elements.size import is_small
 from safekeeper.errors import Closed
 from safekeeper.keeper import SafeKeeper
 from safekeeper.keeper.notices import log_safely
+from safekeeper.keeper.pending import PendingState
 from safekeeper.keeper.reader import Progress
 from safekeeper.keeper.ticket import Ticket
 from safekeeper.policy import Calibrate, Every, Trigger, Ttl
@@ -94,6 +96,8 @@ class Checkpointed(Generic[S]):
     @contextmanager
     def _event(self, key: bytes) -> Iterator[Element[S]]:
         with self._hold(key) as element:
+            if element.pending is not None:  # before it changes, the save under way gets its bytes
+                element.pending.serialize()
             yield element
             if element.gone:  # forgotten in the block
                 return
@@ -290,16 +294,36 @@ class Checkpointed(Generic[S]):
             for elements in (self._dirty, self._postponed, self._failed):
                 elements.pop(element.key, None)
             self._saving[element.key] = element
-        told = partial(self._saved, element, element.version, element.attempt)
+        pending = self._left_to_worker(element)
+        told = partial(self._saved, element, element.version, element.attempt, pending)
         try:
-            element.ticket = self._keeper.save(element.id, element.state, callback=told)
+            if pending is None:
+                element.ticket = self._keeper.save(element.id, element.state, callback=told)
+            else:
+                element.pending = pending
+                element.ticket = self._keeper.save(element.id, pending, frozen=True, callback=told)
         except BaseException:
             self._not_saved(element, before)
             raise
         return element.ticket
 
-    def _saved(self, element: Element[S], version: int, attempt: int, ticket: Ticket) -> None:
+    def _left_to_worker(self, element: Element[S]) -> PendingState | None:
+        """The state of an element to be saved, if a worker is to serialize it; None if that is better done here.
+
+        While an earlier state of the element waits for the worker this one is serialized here, so that its bytes are
+        within the bounds of the queue: however often an element is saved, one state of it at most is not.
+        """
+        earlier = element.pending
+        if is_small(element.state) or (earlier is not None and not earlier.done):
+            return None
+        return PendingState(element.state, self._keeper._encode)
+
+    def _saved(
+        self, element: Element[S], version: int, attempt: int, pending: PendingState | None, ticket: Ticket
+    ) -> None:
         """The keeper calls back. Not with the element's lock: its holder may be waiting for the keeper."""
+        if pending is not None:
+            pending.done = True
         if isinstance(ticket.outcome(), Receipt):
             with self._guard:
                 element.stored = max(element.stored, version)

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from safekeeper.backend import CheckpointId
 from safekeeper.elements import waiting
+from safekeeper.keeper.pending import PendingState
 from safekeeper.keeper.ticket import Ticket
 
 S = TypeVar("S")
@@ -25,6 +26,7 @@ class Element(Generic[S]):
         "known",
         "loaded",
         "lock",
+        "pending",
         "since",
         "state",
         "stored",
@@ -40,6 +42,7 @@ class Element(Generic[S]):
         """What is saved; change it, or set it to something new."""
         self.ticket: Ticket | None = None
         """The newest save of this element, None if there was none since it came into memory."""
+        self.pending: PendingState | None = None  # the newest state that was left to a worker to serialize
         self.lock = Lock()
         self.holder: int | None = None  # the thread that has the lock, and its asyncio task
         self.task: object = None

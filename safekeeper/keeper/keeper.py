@@ -23,6 +23,7 @@ from safekeeper.keeper.fuse import Fuse
 from safekeeper.keeper.lanes import Bounds
 from safekeeper.keeper.metrics import Metrics
 from safekeeper.keeper.overflow import Overflow
+from safekeeper.keeper.pending import PendingState
 from safekeeper.keeper.pipeline import Pipeline
 from safekeeper.keeper.reader import OnError, Progress, Reader
 from safekeeper.keeper.serializers import (
@@ -240,6 +241,8 @@ class SafeKeeper:
 
     def _encode(self, state: Any) -> bytes:
         """The bytes to write for *state*."""
+        if isinstance(state, PendingState):
+            return state.take()
         if state is None:
             raise BadState("None is what fetch says of an id that is not there: save something else, or forget the id")
         if self._codec is not None:
