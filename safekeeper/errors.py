@@ -6,6 +6,7 @@
     ├── Conflict            another writer took over; open the store again
     ├── Closed              the handle was closed, or inherited through a fork; open a new one
     ├── QueueFull           a keeper's queue was full and this save gave way; save again later
+    ├── HalfDone            an event of this element raised half-way; checkpoint or forget its key
     ├── BadState            the state has no bytes, or the bytes no state; the message says why (also a ValueError)
     ├── TooLarge            the value or key is over the limit; split it     (also a ValueError)
     ├── BadId               the group or key is not an id; rename it         (also a ValueError)
@@ -53,6 +54,14 @@ class QueueFull(SafekeeperError):
     """A keeper's queue was full, so this save was rejected or dropped, or waited in vain until its deadline.
 
     The state was not stored. Save less often, enlarge the queue, or let newer states replace older ones (`coalesce`).
+    """
+
+
+class HalfDone(SafekeeperError):
+    """An event of this element raised in the middle of its block and was not undone, so nobody knows what its state is.
+
+    `Checkpointed.checkpoint(key)` stores it as it is, `Checkpointed.forget(key)` removes it; `event(key, undo=True)`
+    would have put it back.
     """
 
 

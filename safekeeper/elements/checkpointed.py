@@ -14,18 +14,18 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import takewhile
 from threading import Event, Lock, Thread
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from safekeeper.backend import CheckpointId, Receipt, check_group
 from safekeeper.elements.element import Element
 from safekeeper.elements.holding import Holding
-from safekeeper.elements.size import is_small
-from safekeeper.errors import Closed
+from safekeeper.elements.size import PLAIN, is_small
+from safekeeper.errors import Closed, HalfDone
 from safekeeper.keeper import SafeKeeper
 from safekeeper.keeper.notices import log_safely
 from safekeeper.keeper.pending import PendingState
@@ -38,6 +38,7 @@ _log = logging.getLogger("safekeeper")
 S = TypeVar("S")
 
 _EVERY_EVENT = Every(events=1)
+_NAMED = 10  # ids in one message
 
 
 class Checkpointed(Generic[S]):
@@ -45,7 +46,7 @@ class Checkpointed(Generic[S]):
 
     The first event of a key that is not in memory brings back its state, or starts with *new()* if there is none; if
     the store cannot be read the event fails with `Unavailable`, never with a blank state. An event whose block raises
-    does not count and triggers nothing; what it changed in memory stays changed.
+    does not count and triggers nothing, and what it changed is never saved in silence: see `event`.
 
     *trigger* decides when an element is saved; None saves only at `checkpoint`, before eviction and at `close`. With
     *calibrate* the triggers are stretched while the keeper's queues are near full. After *ttl* seconds without an event
@@ -80,25 +81,38 @@ class Checkpointed(Generic[S]):
         self._postponed: OrderedDict[bytes, Element[S]] = OrderedDict()  # due, but the queues were too full
         self._saving: dict[bytes, Element[S]] = {}  # their newest save has not completed
         self._failed: dict[bytes, Element[S]] = {}  # it has failed
+        self._half_done: dict[bytes, Element[S]] = {}  # an event raised in the middle; in none of the above but saving
         self._ttl = None if ttl is None else Ttl(ttl)
         self._closing = Event()
         self._sweeper: Thread | None = None
 
-    def event(self, key: bytes) -> Holding[Element[S]]:
+    def event(self, key: bytes, *, undo: bool = False) -> Holding[Element[S]]:
         """An event for *key*: the element, to be changed inside the block and by nobody else meanwhile.
+
+        A block that raises does not count as an event. With *undo* the state is put back as it was before, which costs
+        one serialization an event; a key that was not there before starts anew in any case. Without it what the block
+        changed stays changed: the key then raises `HalfDone` and is not saved until `checkpoint(key)` stores it as it
+        is, or `forget(key)` removes it.
 
         The block belongs to one thread, and to one asyncio task. Another thread waits for its end. A second block of
         the key in the same thread is refused with `RuntimeError`, in the same task or another: it could only wait for
         itself. So is a block of another key whose holder waits for this thread. Await nothing inside the block.
         """
-        return Holding(self._event(key))
+        return Holding(self._event(key, undo))
 
     @contextmanager
-    def _event(self, key: bytes) -> Iterator[Element[S]]:
+    def _event(self, key: bytes, undo: bool) -> Iterator[Element[S]]:
         with self._hold(key) as element:
+            _refuse_half_done(element)
             if element.pending is not None:  # before it changes, the save under way gets its bytes
                 element.pending.serialize()
-            yield element
+            before = element.state
+            put_back = self._way_back(element) if undo and element.known else None
+            try:
+                yield element
+            except BaseException as error:
+                self._clear_up(element, before, put_back, error)
+                raise
             if element.gone:  # forgotten in the block
                 return
             now = time.monotonic()
@@ -113,6 +127,7 @@ class Checkpointed(Generic[S]):
     @contextmanager
     def _look(self, key: bytes) -> Iterator[S | None]:
         with self._hold(key) as element:
+            _refuse_half_done(element)
             try:
                 yield element.state if element.known else None
             finally:
@@ -142,15 +157,25 @@ class Checkpointed(Generic[S]):
             count += 1
         return count
 
-    def checkpoint(self) -> list[Ticket]:
-        """Save everything that is dirty. When all the tickets have completed, every event before the call is stored."""
+    def checkpoint(self, key: bytes | None = None) -> list[Ticket]:
+        """Save everything that is dirty. When all the tickets have completed, every event before the call is stored.
+
+        An element that an event has left half-done is not saved: if it has events that are not stored, its ticket
+        completes with `HalfDone`. With a *key* only that element is saved, as it is, half-done or not.
+        """
         self._check_process()
+        if key is not None:
+            return self._checkpoint_one(key)
         with self._guard:
-            elements = list({**self._saving, **self._dirty}.values())
+            elements = list({**self._saving, **self._dirty, **self._half_done}.values())
         return [ticket for element in elements if (ticket := self._save_now(element)) is not None]
 
     def close(self) -> None:
-        """Save what is dirty, wait until it is stored, and raise if it is not. The keeper stays open."""
+        """Save what is dirty, wait until it is stored, and raise if it is not. The keeper stays open.
+
+        What an event has left half-done is not saved: that raises too, if there are events before it that are not
+        stored.
+        """
         if self._owner != os.getpid():
             return  # in a forked child the elements are the parent's
         self._closing.set()
@@ -160,6 +185,9 @@ class Checkpointed(Generic[S]):
             sweeper.join()
         for ticket in self.checkpoint():
             ticket.result()
+        if half_done := self._copy(self._half_done):
+            names = _names([element.id for element in half_done])
+            log_safely(_log.warning, "closed without what events changed that raised half-way: %s", names)
 
     def __len__(self) -> int:
         """How many elements are in memory."""
@@ -201,6 +229,52 @@ class Checkpointed(Generic[S]):
         self._drop(element)
         return ticket
 
+    def _way_back(self, element: Element[S]) -> Callable[[], S]:
+        """What brings back the state that an element has now. Raise `BadState` if it cannot be brought back."""
+        state = element.state
+        if type(state) in PLAIN:
+            return lambda: state
+        value = self._keeper._encode(state)
+        return lambda: self._keeper._decode(element.id, value)
+
+    def _clear_up(self, element: Element[S], before: S, put_back: Callable[[], S] | None, error: BaseException) -> None:
+        """The block of *element* raised *error*: nothing that it has done may be saved."""
+        if not element.known:
+            self._drop(element)
+        elif put_back is not None:
+            try:
+                element.state = put_back()
+            except BaseException as cause:
+                self._set_half_done(element, cause)
+                raise
+        elif not (type(before) in PLAIN and element.state is before):
+            self._set_half_done(element, error)
+
+    def _set_half_done(self, element: Element[S], error: BaseException) -> None:
+        with self._guard:
+            if element.gone:
+                return
+            element.half_done = f"{type(error).__name__}: {error}"
+            for elements in (self._dirty, self._postponed, self._failed):
+                elements.pop(element.key, None)
+            self._half_done[element.key] = element
+            if self._ttl is not None:
+                self._ttl.drop(element.key)  # it stays until somebody has decided
+
+    def _checkpoint_one(self, key: bytes) -> list[Ticket]:
+        with self._guard:
+            element = self._elements.get(key)
+        if element is None:
+            return []
+        with element.held():
+            if element.half_done is not None and not element.gone:
+                with self._guard:
+                    element.half_done = None
+                    del self._half_done[key]
+                self._count(element, time.monotonic())
+            ticket = self._save_if_dirty(element)
+        return [] if ticket is None else [ticket]
+
     def _load(self, element: Element[S]) -> None:
         try:
             state = self._keeper.fetch(element.id)
@@ -221,7 +295,10 @@ class Checkpointed(Generic[S]):
             if element.gone:
                 return
             element.gone = True
-            for elements in (self._elements, self._dirty, self._postponed, self._saving, self._failed):
+            for elements in (
+                *(self._elements, self._dirty, self._postponed),
+                *(self._saving, self._failed, self._half_done),
+            ):
                 elements.pop(element.key, None)
             if self._ttl is not None:
                 self._ttl.drop(element.key)
@@ -265,13 +342,13 @@ class Checkpointed(Generic[S]):
     def _save_idle(self, element: Element[S]) -> None:
         """Save an element that has something to be saved, unless an event has it just now."""
         with element.held_if_free() as free:
-            if free and element.version > element.submitted and not element.gone:
+            if free and element.version > element.submitted and not element.gone and element.half_done is None:
                 self._save(element)
 
     def _evict(self, element: Element[S]) -> None:
         """Take an element out of memory if everything of it is stored, unless an event has it just now."""
         with element.held_if_free() as free:
-            if free and element.version == element.stored and not element.gone:
+            if free and element.version == element.stored and not element.gone and element.half_done is None:
                 self._drop(element)
 
     def _save_now(self, element: Element[S]) -> Ticket | None:
@@ -279,12 +356,17 @@ class Checkpointed(Generic[S]):
         if element.is_held_here() and element.version == element.submitted:
             return element.ticket
         with element.held():
-            if element.gone:
-                return None
-            ticket = element.ticket
-            if ticket is None or element.version > element.submitted or _has_failed(ticket):
-                ticket = self._save(element)
-            return ticket
+            return self._save_if_dirty(element)
+
+    def _save_if_dirty(self, element: Element[S]) -> Ticket | None:
+        """As `_save_now`, for an element that is held."""
+        if element.gone:
+            return None
+        if element.version == element.submitted and not _has_failed(element.ticket):
+            return element.ticket
+        if element.half_done is not None:
+            return self._keeper.save(element.id, PendingState(element, _without_bytes))
+        return self._save(element)
 
     def _save(self, element: Element[S]) -> Ticket:
         """Save an element that is held."""
@@ -338,7 +420,8 @@ class Checkpointed(Generic[S]):
                 element.submitted = submitted
                 element.since = time.monotonic()
                 self._saving.pop(element.key, None)
-                self._dirty[element.key] = self._failed[element.key] = element
+                if element.half_done is None:
+                    self._dirty[element.key] = self._failed[element.key] = element
 
     def _sweep(self) -> None:
         """Look after what no event looks after, until closing."""
@@ -377,5 +460,23 @@ class Checkpointed(Generic[S]):
             return list(elements.values())
 
 
-def _has_failed(ticket: Ticket) -> bool:
-    return ticket.done() and not isinstance(ticket.outcome(), Receipt)
+def _names(ids: Sequence[CheckpointId]) -> str:
+    """The first of *ids*, and how many there are."""
+    names = ", ".join(str(id) for id in ids[:_NAMED])
+    return names if len(ids) <= _NAMED else f"{names} and {len(ids) - _NAMED} more"
+
+
+def _has_failed(ticket: Ticket | None) -> bool:
+    return ticket is not None and ticket.done() and not isinstance(ticket.outcome(), Receipt)
+
+
+def _refuse_half_done(element: Element[Any]) -> None:
+    if element.half_done is not None:
+        _without_bytes(element)
+
+
+def _without_bytes(element: Element[Any]) -> NoReturn:
+    raise HalfDone(
+        f"{element.id}: an event raised half-way ({element.half_done}) and was not undone:"
+        " checkpoint(key) stores the state as it is, forget(key) removes it"
+    )

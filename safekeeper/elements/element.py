@@ -21,6 +21,7 @@ class Element(Generic[S]):
     __slots__ = (
         "attempt",
         "gone",
+        "half_done",
         "holder",
         "id",
         "known",
@@ -48,6 +49,7 @@ class Element(Generic[S]):
         self.task: object = None
         self.loaded = False  # whether `state` is set
         self.known = False  # whether it was in the store or had an event
+        self.half_done: str | None = None  # what an event raised that has left the state changed
         self.gone = False  # from memory: whoever still has it looks the key up again
         # Events are counted: all, those in the newest save that was begun, and those in the newest that is stored.
         self.version = self.submitted = self.stored = 0

@@ -6,7 +6,8 @@ import sys
 from typing import Any
 
 _SMALL = 16 * 1024  # bytes of Python objects: to serialize so little takes less time than to hand it to another thread
-_PLAIN = (bool, int, float, str, bytes, type(None))
+PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
+"""Types whose objects cannot change and have nothing inside."""
 
 
 def is_small(state: Any) -> bool:
@@ -18,7 +19,7 @@ def is_small(state: Any) -> bool:
         room -= sys.getsizeof(part)
         if room < 0:
             return False
-        if isinstance(part, _PLAIN):
+        if type(part) in PLAIN:
             continue
         if isinstance(part, dict):
             parts += part

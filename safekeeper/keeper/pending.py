@@ -26,12 +26,11 @@ class PendingState:
         self.done = False
         """Set when a worker has taken the bytes, or when nobody needs them any more."""
 
-    def serialize(self) -> bytes | None:
-        """For the owner: when this returns the state may change. The bytes, if they are still here."""
+    def serialize(self) -> None:
+        """For the owner: when this returns the state may change. That it has no bytes is the worker's to tell."""
         with self._lock:
             if not self.done:
                 self._make_value()
-            return self._value
 
     def take(self) -> bytes:
         """For the worker, once: the bytes. Raise why there are none."""
