@@ -13,11 +13,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import takewhile
+from math import inf
 from threading import Event, Lock, Thread
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
@@ -25,9 +26,10 @@ from safekeeper.backend import CheckpointId, Receipt, check_group
 from safekeeper.elements.element import Element
 from safekeeper.elements.holding import Holding
 from safekeeper.elements.size import PLAIN, is_small
-from safekeeper.errors import Closed, HalfDone
+from safekeeper.errors import Closed, HalfDone, QueueFull, SafekeeperError
 from safekeeper.keeper import SafeKeeper
-from safekeeper.keeper.notices import log_safely
+from safekeeper.keeper.backoff import Backoff
+from safekeeper.keeper.notices import Notices, log_safely
 from safekeeper.keeper.pending import PendingState
 from safekeeper.keeper.reader import Progress
 from safekeeper.keeper.ticket import Ticket
@@ -39,6 +41,8 @@ S = TypeVar("S")
 
 _EVERY_EVENT = Every(events=1)
 _NAMED = 10  # ids in one message
+_BACKOFF = Backoff(first=0.25, most=60.0)
+_FULL = Backoff(first=0.001, most=0.1)  # between two looks at a queue that others keep full
 
 
 class Checkpointed(Generic[S]):
@@ -51,8 +55,9 @@ class Checkpointed(Generic[S]):
     *trigger* decides when an element is saved; None saves only at `checkpoint`, before eviction and at `close`. With
     *calibrate* the triggers are stretched while the keeper's queues are near full. After *ttl* seconds without an event
     an element leaves memory, once its state is stored: it stays in the store and comes back with its next event. A save
-    that fails leaves its element dirty, and it is saved again. Every *tick* seconds a thread looks after what is due by
-    time, postponed or idle.
+    that fails leaves its element dirty, and it is saved again: what was pushed out of a full queue as soon as there is
+    room, anything else after the delays of *backoff*. Every *tick* seconds a thread looks after what is due by time,
+    postponed or idle.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class Checkpointed(Generic[S]):
         calibrate: Calibrate | None = None,
         ttl: float | None = None,
         tick: float = 0.25,
+        backoff: Backoff = _BACKOFF,
     ) -> None:
         check_group(group)
         self._keeper = keeper
@@ -73,6 +79,8 @@ class Checkpointed(Generic[S]):
         self._trigger = trigger
         self._calibrate = calibrate
         self._tick = tick
+        self._backoff = backoff
+        self._notices = Notices()
         self._owner = os.getpid()
         # Guards everything below, and the counts of the elements. It is never held while anything is waited for.
         self._guard = Lock()
@@ -160,6 +168,10 @@ class Checkpointed(Generic[S]):
     def checkpoint(self, key: bytes | None = None) -> list[Ticket]:
         """Save everything that is dirty. When all the tickets have completed, every event before the call is stored.
 
+        It respects the keeper's queues whatever their policy is: while they are full it waits until its own saves are
+        stored, and what was pushed out of them meanwhile is saved again. Only what others push out after it has
+        returned fails its ticket (`QueueFull`); that element stays dirty and is saved again, too.
+
         An element that an event has left half-done is not saved: if it has events that are not stored, its ticket
         completes with `HalfDone`. With a *key* only that element is saved, as it is, half-done or not.
         """
@@ -167,11 +179,11 @@ class Checkpointed(Generic[S]):
         if key is not None:
             return self._checkpoint_one(key)
         with self._guard:
-            elements = list({**self._saving, **self._dirty, **self._half_done}.values())
-        return [ticket for element in elements if (ticket := self._save_now(element)) is not None]
+            elements = list({**self._saving, **self._dirty, **self._failed, **self._half_done}.values())
+        return self._save_all(elements)
 
     def close(self) -> None:
-        """Save what is dirty, wait until it is stored, and raise if it is not. The keeper stays open.
+        """Save what is dirty, wait until it is stored, and raise if it is not, with the names. The keeper stays open.
 
         What an event has left half-done is not saved: that raises too, if there are events before it that are not
         stored.
@@ -183,8 +195,12 @@ class Checkpointed(Generic[S]):
             sweeper, self._sweeper = self._sweeper, None
         if sweeper is not None:
             sweeper.join()
-        for ticket in self.checkpoint():
-            ticket.result()
+        left = inf
+        while lost := [ticket for ticket in self.checkpoint() if not isinstance(ticket.outcome(), Receipt)]:
+            pushed_out = any(isinstance(ticket.outcome(), QueueFull) for ticket in lost)
+            if not pushed_out or len(lost) >= left:
+                raise _not_stored(lost)
+            left = len(lost)
         if half_done := self._copy(self._half_done):
             names = _names([element.id for element in half_done])
             log_safely(_log.warning, "closed without what events changed that raised half-way: %s", names)
@@ -340,16 +356,60 @@ class Checkpointed(Generic[S]):
         return False
 
     def _save_idle(self, element: Element[S]) -> None:
-        """Save an element that has something to be saved, unless an event has it just now."""
+        """Save an element that has something to be saved, unless an event has it just now, the queues are full, or it
+        has failed too often."""
+        if not self._has_room() or element.retry_at > time.monotonic():
+            return
         with element.held_if_free() as free:
-            if free and element.version > element.submitted and not element.gone and element.half_done is None:
-                self._save(element)
+            if not free or element.version == element.submitted or element.gone or element.half_done is not None:
+                return
+            pending = None
+            if element.failures:
+                # Whether it has bytes by now is found out here: a save that fails is told about each time.
+                pending = PendingState(element.state, self._keeper._encode)
+                pending.serialize()
+                if pending.error is not None:
+                    self._not_saved(element, element.submitted, pending.error)
+                    return
+            self._save(element, pending)
 
     def _evict(self, element: Element[S]) -> None:
         """Take an element out of memory if everything of it is stored, unless an event has it just now."""
         with element.held_if_free() as free:
             if free and element.version == element.stored and not element.gone and element.half_done is None:
                 self._drop(element)
+
+    def _save_all(self, elements: Sequence[Element[S]]) -> list[Ticket]:
+        """Save *elements*, with no more of them under way than the queues take."""
+        under_way: deque[Ticket] = deque()
+        saves: list[tuple[Element[S], Ticket]] = []
+        for element in elements:
+            while under_way and not self._has_room():
+                under_way.popleft().outcome()
+            if (ticket := self._save_now(element)) is not None:
+                under_way.append(ticket)
+                saves.append((element, ticket))
+        tickets, in_vain = [], False
+        for element, ticket in saves:
+            if isinstance(_failure(ticket), QueueFull) and not in_vain:
+                ticket = self._insist(element, ticket)
+                in_vain = isinstance(_failure(ticket), QueueFull)
+            tickets.append(ticket)
+        return tickets
+
+    def _insist(self, element: Element[S], ticket: Ticket) -> Ticket:
+        """Save an element, whose save others have pushed out, until it is stored or a deadline is over."""
+        tries, until = 0, inf
+        while isinstance(_failure(ticket), QueueFull) and time.monotonic() < until:
+            if tries:
+                time.sleep(_FULL.delay(tries))
+            ticket = self._save_now(element) or ticket
+            ticket.outcome()
+            tries, until = tries + 1, min(until, ticket.deadline)
+        return ticket
+
+    def _has_room(self) -> bool:
+        return self._keeper.fill < 1
 
     def _save_now(self, element: Element[S]) -> Ticket | None:
         """Save what is not saved of an element; the ticket of its newest save, None if it is not in memory any more."""
@@ -362,21 +422,21 @@ class Checkpointed(Generic[S]):
         """As `_save_now`, for an element that is held."""
         if element.gone:
             return None
-        if element.version == element.submitted and not _has_failed(element.ticket):
+        if element.version == element.submitted and _failure(element.ticket) is None:
             return element.ticket
         if element.half_done is not None:
             return self._keeper.save(element.id, PendingState(element, _without_bytes))
         return self._save(element)
 
-    def _save(self, element: Element[S]) -> Ticket:
-        """Save an element that is held."""
+    def _save(self, element: Element[S], pending: PendingState | None = None) -> Ticket:
+        """Save an element that is held; *pending* is its state, if it has its bytes already."""
         with self._guard:
             before, element.submitted = element.submitted, element.version
             element.attempt += 1
             for elements in (self._dirty, self._postponed, self._failed):
                 elements.pop(element.key, None)
             self._saving[element.key] = element
-        pending = self._left_to_worker(element)
+        pending = pending or self._left_to_worker(element)
         told = partial(self._saved, element, element.version, element.attempt, pending)
         try:
             if pending is None:
@@ -385,7 +445,7 @@ class Checkpointed(Generic[S]):
                 element.pending = pending
                 element.ticket = self._keeper.save(element.id, pending, frozen=True, callback=told)
         except BaseException:
-            self._not_saved(element, before)
+            self._not_saved(element, before, None)
             raise
         return element.ticket
 
@@ -406,22 +466,39 @@ class Checkpointed(Generic[S]):
         """The keeper calls back. Not with the element's lock: its holder may be waiting for the keeper."""
         if pending is not None:
             pending.done = True
-        if isinstance(ticket.outcome(), Receipt):
+        outcome = ticket.outcome()
+        if isinstance(outcome, Receipt):
             with self._guard:
                 element.stored = max(element.stored, version)
+                element.failures, element.retry_at = 0, 0.0
                 if element.stored == element.submitted and not element.gone:
                     self._saving.pop(element.key, None)
         elif element.attempt == attempt:
-            self._not_saved(element, element.stored)
+            self._not_saved(element, element.stored, outcome)
 
-    def _not_saved(self, element: Element[S], submitted: int) -> None:
+    def _not_saved(self, element: Element[S], submitted: int, error: SafekeeperError | None) -> None:
+        now = time.monotonic()
         with self._guard:
-            if not element.gone:
-                element.submitted = submitted
-                element.since = time.monotonic()
-                self._saving.pop(element.key, None)
-                if element.half_done is None:
-                    self._dirty[element.key] = self._failed[element.key] = element
+            if element.gone:
+                return
+            element.submitted, element.since = submitted, now
+            self._saving.pop(element.key, None)
+            if element.half_done is None:
+                self._dirty.pop(element.key, None)
+                self._failed[element.key] = element
+            if error is None or isinstance(error, QueueFull):
+                return  # there is nothing wrong with it: it is saved when there is room
+            element.failures += 1
+            element.retry_at = now + self._backoff.delay(element.failures)
+            if isinstance(error, ValueError) and element.failures == 1:
+                self._notices.note(
+                    "%s: its state cannot be stored: %s: it stays in memory and is tried again, less and less often:"
+                    " change it, or forget it",
+                    *(element.id, error),
+                )
+            lines = self._notices.take()
+        for line in lines:
+            log_safely(_log.warning, line)
 
     def _sweep(self) -> None:
         """Look after what no event looks after, until closing."""
@@ -442,6 +519,8 @@ class Checkpointed(Generic[S]):
             for elements in (self._postponed, self._dirty):
                 # The first that is not due ends it: the others came later, or wait for the same queues.
                 for element in takewhile(lambda element: self._is_due(element, now), self._copy(elements)):
+                    if not self._has_room():
+                        return
                     self._save_idle(element)
 
     def _evict_what_is_idle(self) -> None:
@@ -466,8 +545,21 @@ def _names(ids: Sequence[CheckpointId]) -> str:
     return names if len(ids) <= _NAMED else f"{names} and {len(ids) - _NAMED} more"
 
 
-def _has_failed(ticket: Ticket | None) -> bool:
-    return ticket is not None and ticket.done() and not isinstance(ticket.outcome(), Receipt)
+def _failure(ticket: Ticket | None) -> SafekeeperError | None:
+    """Why a save has failed; None if it has not."""
+    if ticket is None or not ticket.done() or isinstance(outcome := ticket.outcome(), Receipt):
+        return None
+    return outcome
+
+
+def _not_stored(lost: Sequence[Ticket]) -> SafekeeperError:
+    """One error for all of *lost*."""
+    outcome = lost[0].outcome()
+    assert not isinstance(outcome, Receipt)
+    many = "1 element is" if len(lost) == 1 else f"{len(lost)} elements are"
+    error = type(outcome)(f"{many} not stored: {_names([ticket.id for ticket in lost])}: {outcome}")
+    error.__cause__ = outcome
+    return error
 
 
 def _refuse_half_done(element: Element[Any]) -> None:

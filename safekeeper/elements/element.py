@@ -20,6 +20,7 @@ class Element(Generic[S]):
 
     __slots__ = (
         "attempt",
+        "failures",
         "gone",
         "half_done",
         "holder",
@@ -28,6 +29,7 @@ class Element(Generic[S]):
         "loaded",
         "lock",
         "pending",
+        "retry_at",
         "since",
         "state",
         "stored",
@@ -54,6 +56,8 @@ class Element(Generic[S]):
         # Events are counted: all, those in the newest save that was begun, and those in the newest that is stored.
         self.version = self.submitted = self.stored = 0
         self.attempt = 0  # the number of the newest save
+        self.failures = 0  # saves in a row that failed by its own fault or the store's
+        self.retry_at = 0.0  # when the sweeper may try again
         self.since = 0.0  # when the first event after `submitted` came
 
     @property

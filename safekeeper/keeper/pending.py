@@ -22,7 +22,8 @@ class PendingState:
         self._encode = encode
         self._lock = Lock()
         self._value: bytes | None = None
-        self._error: SafekeeperError | None = None
+        self.error: SafekeeperError | None = None
+        """Why there are no bytes, once that is known."""
         self.done = False
         """Set when a worker has taken the bytes, or when nobody needs them any more."""
 
@@ -39,14 +40,14 @@ class PendingState:
                 self._make_value()
             value, self._value, self.done = self._value, None, True
         if value is None:
-            raise self._error or Closed("its bytes are not needed any more")
+            raise self.error or Closed("its bytes are not needed any more")
         return value
 
     def _make_value(self) -> None:
-        if self._value is not None or self._error is not None:
+        if self._value is not None or self.error is not None:
             return
         try:
             self._value = self._encode(self._state)
         except SafekeeperError as error:
-            self._error = error
+            self.error = error
         self._state = None

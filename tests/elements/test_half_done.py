@@ -46,24 +46,17 @@ def change_and_raise(element):
 
 @pytest.mark.parametrize("ttl", (None, 0.01))
 @pytest.mark.parametrize("trigger", (Every(events=1), Every(events=1000), Every(seconds=0.01), None), ids=str)
-def test_a_key_whose_event_raised_half_way_fails_and_is_not_saved(keeper, trigger, ttl, eventually):
+def test_a_key_whose_event_raised_half_way_fails_and_is_not_saved(keeper, trigger, ttl, let_it_sweep):
     keeper.save(ID, {"count": 1}).result()
     with elements(keeper, trigger=trigger, ttl=ttl) as group:
         fail(group)
-        let_it_sweep(group, eventually)
+        let_it_sweep(group)
         for enter in (lambda: count(group), lambda: count(group, undo=True), lambda: group.look(KEY).__enter__()):
             with pytest.raises(HalfDone, match=r"words/foo: .*ZeroDivisionError: half-way.*checkpoint.*forget"):
                 enter()
         count(group, b"another")
         assert KEY not in [ticket.id.key for ticket in group.checkpoint()], "none of its events is not stored"
     assert keeper.fetch(ID) == {"count": 1}
-
-
-def let_it_sweep(group, eventually):
-    """Wait until the sweeper has looked after everything a few times."""
-    sweeps, sweep = [], group._evict_what_is_idle
-    group._evict_what_is_idle = lambda: sweeps.append(sweep())
-    eventually(lambda: len(sweeps) > 3)
 
 
 @pytest.mark.parametrize("nbytes", (10, 100_000), ids=("small", "large"))
