@@ -7,6 +7,10 @@
 
 Kill it at any moment and start it again: every text that was answered is counted. Words come back from the store with
 their first event, and leave memory when nobody has used them for ten minutes.
+
+ONE PROCESS ONLY. Never start it with `--workers 2`, or twice with the same store: each process would count in its own
+memory and overwrite what the other one has stored, and answered texts would be lost without an error. For
+more processes, give each of them words of its own: another group, and a proxy that always sends a word to the same one.
 """
 
 import os

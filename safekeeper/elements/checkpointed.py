@@ -5,7 +5,7 @@
     with words.event(b"foo") as element:        # recovered from the store if it is not in memory
         element.state["count"] += 1             # nobody else has it meanwhile
 
-Leaving the block counts the event, and the trigger decides on a save.
+Leaving the block counts the event, and the trigger decides on a save. A group belongs to one process.
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ _FULL = Backoff(first=0.001, most=0.1)  # between two looks at a queue that othe
 
 class Checkpointed(Generic[S]):
     """Elements of state by key, all in *group* of *keeper*.
+
+    ONE PROCESS ONLY, and in it one `Checkpointed` for a group: nothing keeps others out. A second one (another process,
+    a second worker of a web server, an old instance that is still ending) has elements of its own in memory, and each
+    overwrites what the other has stored: events are lost without an error, also those whose tickets have completed.
+    Give each process its own group, or see to it that a key's events always come to the same one.
 
     The first event of a key that is not in memory brings back its state, or starts with *new()* if there is none; if
     the store cannot be read the event fails with `Unavailable`, never with a blank state. An event whose block raises

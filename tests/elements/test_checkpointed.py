@@ -307,3 +307,13 @@ def test_a_keeper_that_closes_first_ends_the_sweeper(store):
     assert not sweeper.is_alive()
     with pytest.raises(Closed):
         count(group, b"unknown")
+
+
+def test_a_second_process_would_overwrite_what_the_first_has_stored(store):
+    """What the docs warn of, so that they stay true: two that share a group count each for themselves."""
+    with SafeKeeper(store) as first, SafeKeeper(store) as second:
+        with words(first) as here, words(second) as there:
+            for _ in range(5):
+                count(here).ticket.result()
+                count(there).ticket.result()
+        assert first.fetch(ID) == {"count": 6}, "ten events were acknowledged"
