@@ -232,13 +232,16 @@ class Checkpointed(Generic[S]):
         while True:
             with self._guard:
                 element = self._elements.get(key) or self._add(key)
-            with element.held():
+            element.hold()  # this, and not a block of `held`: it is on the way of every event
+            try:
                 if element.gone:  # between the two locks it was evicted or forgotten
                     continue
                 if load and not element.loaded:
                     self._load(element)
                 yield element
                 return
+            finally:
+                element.let_go()
 
     def _add(self, key: bytes) -> Element[S]:
         element = self._elements[key] = Element(CheckpointId(self._group, key))
@@ -272,10 +275,14 @@ class Checkpointed(Generic[S]):
             self._set_half_done(element, error)
 
     def _set_half_done(self, element: Element[S], error: BaseException) -> None:
+        try:
+            reason = repr(error)
+        except Exception:
+            reason = type(error).__name__
         with self._guard:
             if element.gone:
                 return
-            element.half_done = f"{type(error).__name__}: {error}"
+            element.half_done = reason
             for elements in (self._dirty, self._postponed, self._failed):
                 elements.pop(element.key, None)
             self._half_done[element.key] = element
@@ -299,11 +306,11 @@ class Checkpointed(Generic[S]):
     def _load(self, element: Element[S]) -> None:
         try:
             state = self._keeper.fetch(element.id)
+            known = state is not None
+            self._fill(element, state if known else self._new(), known=known)
         except BaseException:
             self._drop(element)
             raise
-        known = state is not None
-        self._fill(element, state if known else self._new(), known=known)
 
     def _fill(self, element: Element[S], state: S, *, known: bool) -> None:
         element.state, element.loaded, element.known = state, True, known

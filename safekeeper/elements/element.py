@@ -65,34 +65,45 @@ class Element(Generic[S]):
         """The key of its id."""
         return self.id.key
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the element inside the block. Raise `RuntimeError` instead of waiting for oneself."""
+    def hold(self) -> None:
+        """Wait until nobody else has the element, and have it until `let_go`. Raise `RuntimeError` instead of waiting
+        for oneself."""
         if not self.lock.acquire(blocking=False):
             waiting.wait_for(self)
-        try:
+        self.holder, self.task = get_ident(), waiting.current_task()
+
+    def hold_if_free(self) -> bool:
+        """As `hold`, if nobody else has it just now; whether that is so."""
+        free = self.lock.acquire(blocking=False)
+        if free:
             self.holder, self.task = get_ident(), waiting.current_task()
+        return free
+
+    def let_go(self) -> None:
+        """Let others have it."""
+        # The lock last: a holder is never one who has let go.
+        self.holder = self.task = None
+        self.lock.release()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold it inside the block."""
+        self.hold()
+        try:
             yield
         finally:
-            self._let_go()
+            self.let_go()
 
     @contextmanager
     def held_if_free(self) -> Iterator[bool]:
-        """Hold the element inside the block if nobody else has it; whether that is so."""
-        free = self.lock.acquire(blocking=False)
+        """Hold it inside the block if nobody else has it; whether that is so."""
+        free = self.hold_if_free()
         try:
-            if free:
-                self.holder, self.task = get_ident(), waiting.current_task()
             yield free
         finally:
             if free:
-                self._let_go()
+                self.let_go()
 
     def is_held_here(self) -> bool:
         """Whether the caller is inside a block of this element: the same thread and the same task."""
         return self.holder == get_ident() and self.task is waiting.current_task()
-
-    def _let_go(self) -> None:
-        # The lock last: a holder is never one who has let go.
-        self.holder = self.task = None
-        self.lock.release()

@@ -36,8 +36,9 @@ def wait_for(element: Element[Any]) -> None:
 def current_task() -> object:
     """The asyncio task that runs in this thread; None if there is none."""
     asyncio = sys.modules.get("asyncio")  # it takes its time to import, and who has tasks has imported it
-    running = getattr(asyncio, "_get_running_loop", None)
-    loop = None if running is None else running()
+    if asyncio is None or (running := getattr(asyncio, "_get_running_loop", None)) is None:
+        return None
+    loop = running()
     return None if loop is None else sys.modules["asyncio.tasks"].current_task(loop)
 
 

@@ -317,3 +317,13 @@ def test_a_second_process_would_overwrite_what_the_first_has_stored(store):
                 count(here).ticket.result()
                 count(there).ticket.result()
         assert first.fetch(ID) == {"count": 6}, "ten events were acknowledged"
+
+
+def test_an_element_that_could_not_be_made_is_not_kept(keeper):
+    def new():
+        raise ZeroDivisionError
+
+    with Checkpointed(keeper, "words", new) as group:
+        with pytest.raises(ZeroDivisionError):
+            group.event(KEY).__enter__()
+        assert len(group) == 0
