@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,18 @@ def test_a_request_that_gets_on_is_sent_again_for_longer_than_one_that_does_not(
     assert provider.ask(8, 300, True) == 8
     with pytest.raises(Py4JJavaError, match="UNAVAILABLE: attempt"):
         provider.ask(1000, 300, False)
+
+
+def test_a_commit_that_waits_for_another_one_is_slow_and_not_failed(slow_store: Any, eventually: Any) -> None:
+    """Each takes 4 s, so the second one is done after more than it may be without progress."""
+    first, second = slow_store(retryMs=6000), slow_store(retryMs=6000)
+    stores = [provider.open(0, None).put(1, 1, "a") for provider in (first, second)]
+    committing = first.commitInBackground(stores[0])
+    eventually(lambda: is_in_a_commit(first))
+    time.sleep(0.5)
+    stores[1].commit()
+    committing.get()
+    assert all(store.hasCommitted() for store in stores)
 
 
 def test_whoever_waits_for_a_partition_whose_commit_takes_long_waits_on(slow_store: Any, eventually: Any) -> None:
