@@ -31,7 +31,7 @@ from safekeeper.keeper import SafeKeeper
 from safekeeper.keeper.backoff import Backoff
 from safekeeper.keeper.notices import Notices, log_safely
 from safekeeper.keeper.pending import PendingState
-from safekeeper.keeper.reader import Progress
+from safekeeper.keeper.reader import OnError, Progress
 from safekeeper.keeper.ticket import Ticket
 from safekeeper.policy import Calibrate, Every, Trigger, Ttl
 
@@ -157,13 +157,14 @@ class Checkpointed(Generic[S]):
         with self._hold(key, load=False) as element:
             return self._forget(element)
 
-    def recover(self, progress: Callable[[Progress], object] | None = None) -> int:
+    def recover(self, progress: Callable[[Progress], object] | None = None, *, on_error: OnError | None = None) -> int:
         """Bring everything in the store into memory, instead of one by one with the first events; how many there were.
 
-        Meant for the start, before the events come: what is in memory already is left alone.
+        Meant for the start, before the events come: what is in memory already is left alone. *progress* and *on_error*
+        are those of `SafeKeeper.recover`; a key whose state cannot be read fails its events, too.
         """
         count = 0
-        for key, state in self._keeper.recover(self._group, progress=progress):
+        for key, state in self._keeper.recover(self._group, progress=progress, on_error=on_error):
             with self._hold(key, load=False) as element:
                 if not element.loaded:
                     self._fill(element, state, known=True)

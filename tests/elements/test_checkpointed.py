@@ -7,6 +7,8 @@ import pytest
 
 from safekeeper import (
     Backoff,
+    BadState,
+    Batch,
     Bounds,
     Calibrate,
     Checkpointed,
@@ -216,6 +218,22 @@ def test_recover_brings_everything_at_once(store, keeper):
         assert count(group, b"50").state == {"count": 51}
         assert count(group, b"7").state == {"count": 9}, "what was in memory was left alone"
         assert store.calls["read"] == reads
+
+
+def test_recover_goes_on_after_a_state_that_cannot_be_read(store, keeper):
+    batch = Batch()
+    batch.put(ID, b"not a state")
+    store.write(batch)
+    keeper.save(CheckpointId("words", b"good"), {"count": 1}).result()
+    with words(keeper) as group:
+        with pytest.raises(BadState, match="words/foo"):
+            group.recover()
+        bad = []
+        assert group.recover(on_error=lambda id, error: bad.append((id, type(error)))) == 1
+        assert bad == [(ID, BadState)]
+        with pytest.raises(BadState, match="words/foo"):
+            count(group)
+        assert count(group, b"good").state == {"count": 2}
 
 
 def test_close_saves_what_is_dirty_and_says_when_it_is_not_stored(store, keeper):
