@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Final
 
 from safekeeper.backends.log.blocks import Block, ColumnBlock, RecordBlock
-from safekeeper.backends.log.claim import Seat, claiming, give_back, release, take_over, take_seat
+from safekeeper.backends.log.claim import Claims, Seat, claiming, give_back, release, take_over, take_seat
 from safekeeper.backends.log.files import Buffer
 from safekeeper.backends.log.index import LogIndex
 from safekeeper.backends.log.index_file import IndexTable
@@ -76,9 +76,8 @@ class Appender:
         root.files.make_folder(root.path)
         with claiming(root.path) as claims:
             root.refresh()  # what those wrote who are gone must be known before a sequence is chosen
-            appender = cls._take(root, take_seat(root.path, root.files))
+            appender = cls._take(root, take_seat(root.path, root.files), claims)
             root.adopt(appender.folder, own=True)
-            claims.publish(appender.epoch)
         return appender
 
     @classmethod
@@ -88,13 +87,12 @@ class Appender:
             seat = take_over(path, root.files) if path.is_dir() else None
             if seat is None:
                 return None
-            appender = cls._take(root, seat)
+            appender = cls._take(root, seat, claims)
             root.adopt(appender.folder, own=False)
-            claims.publish(appender.epoch)
         return appender
 
     @classmethod
-    def _take(cls, root: Root, seat: Seat) -> Appender:
+    def _take(cls, root: Root, seat: Seat, claims: Claims) -> Appender:
         """Begin to write in a folder that was just claimed."""
         folder = WriterFolder(seat.folder, root.options, root.files)
         appender: Appender | None = None
@@ -104,6 +102,7 @@ class Appender:
             WriterStatus.reveal(folder.path, folder.state.sequence)
             appender = cls(root, folder, seat.lock_fd, seat.epoch)
             appender._take_over()
+            claims.publish(appender.epoch)
         except BaseException:
             if appender is not None:
                 appender._close_files()
@@ -179,11 +178,7 @@ class Appender:
         except BaseException:
             self._forget_block(segment)
             raise
-        try:
-            self._install(blocks, segment, start)
-        except BaseException:  # a signal in the middle: what is in the log must be in the index
-            self._install(blocks, segment, start)
-            raise
+        self._install_surely(blocks, segment, start)
         if segment.pending is not None and len(segment.pending[1]) >= _BUFFERED:
             self.flush()
         return seconds
@@ -208,10 +203,26 @@ class Appender:
         self._status.take(self._given)
         return blocks
 
+    def _install_surely(self, blocks: list[Block], segment: LogSegment, start: int) -> None:
+        try:
+            try:
+                self._install(blocks, segment, start)
+            except OSError:
+                raise
+            except BaseException:  # a signal in the middle: what others may see must be in the index
+                self._install(blocks, segment, start)
+                raise
+        except OSError:  # nobody else was told: to them the block is one that failed, and so it is to us
+            self._forget_block(segment)
+            raise
+
     def _install(self, blocks: list[Block], segment: LogSegment, start: int) -> None:
-        """Let readers see *blocks*, which begin at *start*."""
+        """Let readers see *blocks*, which begin at *start*. An `OSError` means that nobody sees them."""
         offset = start
         with self.folder.lock:
+            if self._always:  # with the lock held: what is seen here must be seen elsewhere at the same moment
+                self._status.publish(self._given, self._given)
+                self._flushed = self._synced = self._given
             state = self.folder.state
             for block in blocks:
                 block.install(state, segment.number, offset)
@@ -219,9 +230,6 @@ class Appender:
                 self.records += block.count
             self._appended = state.sequence = self._given
             self._end = state.tail = offset
-            if self._always:  # with the lock held: what is seen here must be seen elsewhere at the same moment
-                self._flushed = self._synced = self._appended
-                self._status.publish(self._appended, self._appended)
         self.appended += offset - start
 
     def _write(self, parts: list[Buffer], end: int) -> float:

@@ -1,21 +1,22 @@
 """Claiming a folder of a root: the lock, the epoch, and what keeps a writer that was given up for dead from harm.
 
     claim:    "SKLOGCLM" | version u64 | epoch u64 | ~epoch u64
-              locked (flock) while somebody claims, mapped by everybody: another epoch means that the folders changed
+              locked (flock) while somebody claims, read by everybody: another epoch means that the folders changed
 
 A folder is named after the epoch of its owner, `writer-7`. Whoever takes over the folder of a dead writer renames it,
-so one that was not dead finds none of its files any more; and it marks the status that the old writer has mapped, so
+so one that was not dead finds none of its files any more; and it marks the status that the old writer has open, so
 that a block which is written to a file that is still open is not acknowledged.
 """
 
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import re
 import socket
+import struct
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ _LOCK: Final = "lock"
 _FOLDER: Final = re.compile(r"writer-([1-9]\d*)")
 _OLD_EPOCH: Final = re.compile(r"epoch-(\d{8,})")  # where version 1 kept it
 _MARK: Final = int.from_bytes(b"SKLOGCLM", "little")
-_WORDS: Final = 4
+_WORDS: Final = struct.Struct("<4Q")
 _MASK: Final = (1 << 64) - 1
 
 _held: set[int] = set()
@@ -53,10 +54,10 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 class Claims:
-    """The mapped file of a root that tells when a folder was claimed."""
+    """The file of a root that tells when a folder was claimed."""
 
-    def __init__(self, fd: int, access: int) -> None:
-        self._words = memoryview(mmap.mmap(fd, 8 * _WORDS, access=access)).cast("Q")
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
 
     @classmethod
     def of_reader(cls, root: Path) -> Self | None:
@@ -65,23 +66,23 @@ class Claims:
             fd = os.open(root / _CLAIM, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
-        try:
-            claims = cls(fd, mmap.ACCESS_READ) if os.fstat(fd).st_size >= 8 * _WORDS else None
-        finally:
-            os.close(fd)
-        return claims if claims and (claims._words[0], claims._words[1]) == (_MARK, VERSION) else None
+        claims = cls(fd)
+        weakref.finalize(claims, os.close, fd).atexit = False
+        return claims if claims._words()[:2] == (_MARK, VERSION) else None
 
     @property
     def epoch(self) -> int:
         """Another number after each claim; 0 if it cannot be told now."""
-        epoch = self._words[2]
-        return epoch if epoch ^ _MASK == self._words[3] else 0
+        _, _, epoch, complement = self._words()
+        return epoch if epoch ^ _MASK == complement else 0
 
     def publish(self, epoch: int) -> None:
         """Say that a folder was claimed."""
-        words = self._words
-        words[0], words[1] = _MARK, VERSION
-        words[2], words[3] = epoch, epoch ^ _MASK
+        os.pwrite(self._fd, _WORDS.pack(_MARK, VERSION, epoch, epoch ^ _MASK), 0)
+
+    def _words(self) -> tuple[int, int, int, int]:
+        mark, version, epoch, complement = _WORDS.unpack(os.pread(self._fd, _WORDS.size, 0).ljust(_WORDS.size, b"\0"))
+        return mark, version, epoch, complement
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +102,7 @@ def claiming(root: Path, patience: float = 60.0) -> Iterator[Claims]:
     fd = _open_held(root / _CLAIM)
     try:
         _wait_for(fd, root, patience)
-        if (size := os.fstat(fd).st_size) < 8 * _WORDS:
-            os.pwrite(fd, bytes(8 * _WORDS - size), size)  # no hole: to fill one on a full disk is a SIGBUS
-        yield Claims(fd, mmap.ACCESS_WRITE)
+        yield Claims(fd)
     finally:
         release(fd)
 

@@ -28,7 +28,7 @@ class LogOptions:
     """How many bytes a second compaction copies at most in the background."""
     scope: Literal["host", "network"] = "host"
     """Who shares the root: the processes of this host; or those of other hosts too, on a file system whose locks and
-    mapped files are the same for all of them. `docs/format.md` names some; NFS and SMB are not among them and are
+    caches are the same for all of them. `docs/format.md` names some; NFS and SMB are not among them and are
     refused. With `host`, every file system that other hosts may share is."""
 
     def __post_init__(self) -> None:

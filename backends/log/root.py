@@ -194,6 +194,7 @@ class Root:
         """Give back the files. Reads that are under way end well; later ones raise `Closed`."""
         with self._lock:
             self._closed = True
+            self._claims = None
             for folder in self._folders:
                 folder.close()
 

@@ -243,9 +243,9 @@ class WriterFolder:
             return False
         if status is None:
             return True
-        visible = status.visible
-        known = visible is None or visible <= max(self.state.sequence, self._scanned_for)
-        return known and status.generation == self._seen_generation
+        progress = status.progress()
+        known = progress.visible is None or progress.visible <= max(self.state.sequence, self._scanned_for)
+        return known and progress.generation == self._seen_generation
 
     def forget_status(self) -> None:
         """Look for the status anew: the folder may have another writer, which has a status of its own."""
@@ -262,8 +262,9 @@ class WriterFolder:
         while not self.writing:
             self._check_open()
             status = self._current_status()
-            visible = status.visible if status else None  # first: the generation that is seen next has it
-            generation = status.generation if status else None
+            progress = status.progress() if status else None
+            visible = progress.visible if progress else None
+            generation = progress.generation if progress else None
             if not self._loaded or generation != self._seen_generation:
                 self._load(generation)
             elif status is None or visible is None or visible <= self.state.sequence:
@@ -402,6 +403,7 @@ class WriterFolder:
         """Give back the files. Reads that are under way end well; later ones raise `Closed`."""
         with self._loading, self.lock:
             self._closed = True
+            self._status = None
             self.state.close()
 
     def _check_open(self) -> None:

@@ -27,6 +27,11 @@ def compact(store: Any) -> None:
     store.compact()
 
 
+def damage(store: Any) -> list[str]:
+    """What is damaged."""
+    return [f"{each.place}: {each.problem}" for each in store.verify()]
+
+
 def fork_a_child_that_stays(store: Any) -> None:
     """Leave a child behind, which may outlive this process by a moment."""
     if os.fork() == 0:
