@@ -44,7 +44,10 @@ def compare(root: Root, folder: WriterFolder, table: IndexTable) -> LivenessMask
     if not others:
         return nothing
     settled = all(other.is_settled() for other in others)  # before they are caught up with
-    views = [view for view in root.look(lambda each, _: each.view_all()) if view.folder is not folder]
+    try:
+        views = [view for view in root.look(lambda each, _: each.view_all()) if view.folder is not folder]
+    except Corruption:  # of which folder, a reader is told; of the ids the worst is assumed, and our own rubbish can go
+        return LivenessMasks(nothing.replaced, np.ones(len(table), bool))
     known = settled and {view.folder for view in views} == {*others}
     known = known and all(other.manifest_is_durable() for other in others)  # or what is gone from it may come back
     replaced, hiding = nothing.replaced, np.full(len(table), not known)

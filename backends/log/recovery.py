@@ -41,6 +41,8 @@ class State:
     """The last one that was found."""
     tail: int = 0
     """Where the last good block of the open segment ends, if there is an open one."""
+    loaded_from: bytes | None = None
+    """The first line of the manifest that it was loaded from."""
 
     def begin(self, segment: LogSegment) -> None:
         """Take in a segment that nothing was written to yet, to be the open one."""

@@ -12,30 +12,35 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from safekeeper.backend import CheckpointId, Stats
 from safekeeper.backends.log.claim import Claims, writer_folders
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.location import TOMBSTONE_BIT, segment_of
 from safekeeper.backends.log.options import LogOptions
+from safekeeper.backends.log.recovery import State
 from safekeeper.backends.log.writer_folder import GroupView, IdView, View, WriterFolder
 from safekeeper.errors import Closed, Corruption
 
 V = TypeVar("V", bound=View)
 
 
-class _LookedAt:
-    """Folders that a caller looks at. Another thread may load them anew before the caller has found out that it must:
-    then there is nothing left to do, but what the caller has seen is old all the same."""
+_MOVING: Final = (Corruption, Closed, FileNotFoundError)
+"""What it may look like when a folder is compacted or taken over while somebody reads it."""
 
-    def __init__(self, folders: tuple[WriterFolder, ...]) -> None:
-        self.folders = folders
-        self._loads = [folder.loads for folder in folders]
 
-    def is_old(self) -> bool:
-        """Whether any of them was loaded since."""
-        return self._loads != [folder.loads for folder in self.folders]
+class _Look:
+    """Which folder somebody looks at. When that fails, only what has changed there is a reason to look again."""
+
+    def __init__(self) -> None:
+        self.folder: WriterFolder | None = None
+        self.state: State | None = None
+        """What is looked at; None if that is still to be loaded."""
+
+    def at(self, folder: WriterFolder, state: State | None) -> None:
+        """Go on to the next one."""
+        self.folder, self.state = folder, state
 
 
 class Root:
@@ -102,9 +107,10 @@ class Root:
         folders, highest = self.folders(), 0
         if self._unread:
             self._unread = False
-            with suppress(Corruption):  # then its status has to do
-                self.refresh()
-            folders = self._folders
+            for folder in folders:
+                with suppress(*_MOVING):  # then its status has to do
+                    folder.refresh()
+            folders = self.folders()
         for folder in folders:
             if folder is not own and (sequence := folder.highest) > highest:
                 highest = sequence
@@ -119,24 +125,27 @@ class Root:
     def refresh(self) -> tuple[WriterFolder, ...]:
         """Catch up with all writers; the folders."""
         while True:
-            looked_at = _LookedAt(self.folders())
+            folders, look = self.folders(), _Look()
             try:
-                for folder in looked_at.folders:
+                for folder in folders:
+                    look.at(folder, None)
                     folder.refresh()
-            except (Corruption, Closed, FileNotFoundError):
-                if not self._has_moved_on(looked_at):
+                return folders
+            except _MOVING:
+                if not self._has_moved_on(look):
                     raise
-            else:
-                return looked_at.folders
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         """The values of *ids*."""
         while True:
-            looked_at = _LookedAt(self.refresh())
+            folders, look = self.refresh(), _Look()
+            if len(folders) != 1:
+                return self._read_newest(ids)
             try:
-                return looked_at.folders[0].read(ids) if len(looked_at.folders) == 1 else self._read_newest(ids)
-            except (Corruption, Closed):
-                if not self._has_moved_on(looked_at):
+                look.at(folders[0], folders[0].state)
+                return folders[0].read(ids)
+            except _MOVING:
+                if not self._has_moved_on(look):
                     raise
 
     def _read_newest(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
@@ -206,27 +215,23 @@ class Root:
         Its second argument says whether there are several folders. What it returns holds pins.
         """
         while True:
-            looked_at = _LookedAt(self.refresh())
+            folders, looking = self.refresh(), _Look()
             try:
-                views = _at_once(looked_at.folders, look)
-            except (Corruption, Closed):
-                if not self._has_moved_on(looked_at):
-                    raise
-            else:
-                if views is not None:
+                if (views := _at_once(folders, look, looking)) is not None:
                     return views
+            except _MOVING:
+                if not self._has_moved_on(looking):
+                    raise
 
-    def _has_moved_on(self, looked_at: _LookedAt) -> bool:
-        """Whether anything has changed since then, so that trying again is right."""
+    def _has_moved_on(self, look: _Look) -> bool:
+        """Whether the folder that a look has failed at has changed since, so that trying again is right."""
         self._list(0)
-        return (
-            self._folders != looked_at.folders
-            or looked_at.is_old()
-            or any(each.has_moved_on() for each in self._folders)
-        )
+        return look.folder is not None and (look.folder not in self._folders or look.folder.has_moved_on(look.state))
 
 
-def _at_once(folders: Sequence[WriterFolder], look: Callable[[WriterFolder, bool], V]) -> list[V] | None:
+def _at_once(
+    folders: Sequence[WriterFolder], look: Callable[[WriterFolder, bool], V], looking: _Look
+) -> list[V] | None:
     views: list[V] = []
     try:
         with ExitStack() as locks:
@@ -235,6 +240,7 @@ def _at_once(folders: Sequence[WriterFolder], look: Callable[[WriterFolder, bool
             if len(folders) > 1 and not all(folder.is_current() for folder in folders):
                 return None
             for folder in folders:
+                looking.at(folder, folder.state)
                 views.append(look(folder, len(folders) > 1))
     except BaseException:
         _release(views)

@@ -116,9 +116,6 @@ class WriterFolder:
         self._status_is_old = False
         self._scanned_for = self._loaded_for = 0  # the last sequence that was looked for in vain
         self._seen_generation: int | None = None
-        self._seen_manifest: bytes | None = None
-        self.loads = 0
-        """How often the state was replaced as a whole: what was looked up before in vain may be found now."""
         self._open: dict[int, LogSegment] = {}
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -269,7 +266,7 @@ class WriterFolder:
                 self._load(generation)
             elif status is None or visible is None or visible <= self.state.sequence:
                 return
-            elif not self._scan_tail(visible):
+            elif not self._try_to_scan(visible):
                 synced = status.synced or 0
                 if synced <= max(self.state.sequence, self._loaded_for):
                     return
@@ -286,12 +283,13 @@ class WriterFolder:
                 if state is None and not self.path.is_dir():
                     raise FileNotFoundError(f"{self.path} is gone")
             except Corruption:
-                self._seen_manifest = manifest
                 if first_line(self.path) == manifest:
                     raise
                 return
-            self._loaded, self._seen_generation, self._seen_manifest = True, generation, manifest
-            self.install(state or State(Manifest(seed=0), LogIndex(IndexTable(0))))
+            state = state or State(Manifest(seed=0), LogIndex(IndexTable(0)))
+            state.loaded_from = manifest
+            self.install(state)
+            self._loaded, self._seen_generation = True, generation  # last: or others took the state before for this one
 
     def _scan_tail(self, visible: int) -> bool:
         """Read on in the open segment; False if it holds nothing more."""
@@ -309,10 +307,25 @@ class WriterFolder:
             self._scanned_for = visible  # what was not synced may have gone with a power cut
             return found
 
-    def has_moved_on(self) -> bool:
-        """Whether there is another manifest since the one in use was loaded, so that trying again is right."""
+    def _try_to_scan(self, visible: int) -> bool:
+        """The same; True as well if its file is gone because there is another manifest, which has to be loaded."""
+        state = self.state
+        try:
+            return self._scan_tail(visible)
+        except Corruption:
+            if not self.has_moved_on(state):
+                raise
+            return True
+
+    def has_moved_on(self, state: State | None) -> bool:
+        """Whether there is another state than *state*, or a manifest to load one from, so that trying again is right.
+
+        What failed without any, in `refresh`, was tried with the manifest that is there.
+        """
         # The file itself, not the status: within a claim that may still be the one of the writer before.
-        if self.writing or first_line(self.path) == self._seen_manifest:
+        if self.writing or state is None:
+            return False
+        if self.state is state and first_line(self.path) == state.loaded_from:
             return False
         self._loaded = False
         return True
@@ -327,7 +340,6 @@ class WriterFolder:
         """Make *state* the one that counts; the files of the one before are closed when nobody reads them any more."""
         with self.lock:
             before, self.state = self.state, state
-            self.loads += 1
             self._open = {}
             before.close()
 

@@ -227,12 +227,12 @@ def test_a_reader_whose_files_go_looks_again_also_if_another_thread_has_caught_u
                 peer.call(compact)
             return pin(self, ids)
 
-        def catch_up_before(self, looked_at):
+        def catch_up_before(self, look):
             passed.append("failed")
             other = threading.Thread(target=self.refresh)
             other.start()
             other.join()
-            return give_up(self, looked_at)
+            return give_up(self, look)
 
         monkeypatch.setattr(WriterFolder, "pin_ids", compact_before)
         monkeypatch.setattr(Root, "_has_moved_on", catch_up_before)
