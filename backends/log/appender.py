@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Final, NoReturn
 
 from safekeeper.backends.log.blocks import Block, ColumnBlock, RecordBlock
 from safekeeper.backends.log.claim import Claims, Seat, claiming, give_back, release, take_over, take_seat
-from safekeeper.backends.log.files import Buffer
+from safekeeper.backends.log.files import Buffer, place_of
 from safekeeper.backends.log.index import LogIndex
 from safekeeper.backends.log.index_file import IndexTable
 from safekeeper.backends.log.location import MAX_OFFSET
@@ -58,6 +58,7 @@ class Appender:
         self._appended = self._flushed = self._synced = folder.state.sequence
         self._segment: LogSegment | None = None  # none: the next write begins one
         self._fd = -1
+        self._place: tuple[int, int] | None = None  # which file the segment is
         self._end = folder.state.tail
         self._ahead = 0
         self._spare: tuple[int, SegmentEntry] | None = None  # created, but not known to be in the manifest
@@ -124,7 +125,7 @@ class Appender:
         """Seal the segment and give the root back. Raise `Unavailable` only if that loses what was acknowledged."""
         try:
             if self._always:
-                with suppress(OSError, Conflict):  # the next writer seals it as well
+                with suppress(OSError, Conflict, Unavailable):  # the next writer seals it as well
                     self.change_manifest(self._sealed)
             elif self._broken is None:
                 with os_errors_as_unavailable(self._path):
@@ -175,6 +176,7 @@ class Appender:
         try:
             seconds = self._write(parts, end) if self._always else self._keep(parts, segment)
             self.check_not_fenced()
+            self._check_segment()
         except BaseException:
             self._forget_block(segment)
             raise
@@ -188,6 +190,27 @@ class Appender:
         if self._status.fenced:
             self._abandon()
             raise Conflict(f"{self._path} was taken over by another process: write again to go on") from cause
+
+    def _check_segment(self) -> None:
+        """Raise `Unavailable` if what is written goes where nobody will find it."""
+        if self._segment is not None and self._place != place_of(self._segment.path):
+            self._give_up(self._segment.path)
+        if self._status.is_removed():
+            self._give_up(self._path)
+
+    def check_folder(self) -> None:
+        """Raise `Unavailable` if the folder is not there any more, or another one of the same name is."""
+        if not self._status.is_in(self._path):
+            self._give_up(self._path)
+
+    def _give_up(self, path: Path) -> NoReturn:
+        self.check_not_fenced()  # first: then it has another name, and all is well
+        self._broken = (
+            f"{path} was removed, moved or replaced while it was written to: what was saved there is gone unless it"
+            " is put back; open the store again to begin anew"
+        )
+        self._abandon()
+        raise Unavailable(self._broken)
 
     def _encode(self, entries: list[NewRecord], columns: list[Columns]) -> list[Block]:
         # Chosen after all that others have chosen, and said before it is written: see "Several writers" in the docs.
@@ -269,6 +292,7 @@ class Appender:
         with self._breaking():
             self._files.write(self._fd, [buffer], start)
             self.check_not_fenced()
+            self._check_segment()
         self._segment.pending = None
         self._flushed = self._appended
         self._status.publish(self._flushed, self._synced)
@@ -310,6 +334,7 @@ class Appender:
 
     def _begin_segment(self) -> LogSegment:
         """Seal the segment and begin the next one, both durably."""
+        self._check_segment()
         self.sync()
         self._abandon()  # first: from the moment the manifest is replaced, and that may fail half-way, it is sealed
         self._spare = self._spare or self.create_segment(0)  # one that was made before the disk was full is used now
@@ -322,7 +347,7 @@ class Appender:
         )
         self._spare = None
         self._end = self._ahead = SEGMENT_HEAD.size
-        self._fd, self._segment = fd, segment
+        self._fd, self._segment, self._place = fd, segment, place_of(fd)
         self._remove_unused(before)
         return segment
 
@@ -349,6 +374,7 @@ class Appender:
         """A number that no segment or index file has or had."""
         with self._manifest_lock:
             self._check_open()
+            self.check_folder()
             self._next_number += 1
             return self._next_number - 1
 
@@ -378,6 +404,7 @@ class Appender:
         with self._manifest_lock:
             self._check_open()
             self.check_not_fenced()
+            self.check_folder()
             manifest = replace(change(self.folder.state.manifest), epoch=self.epoch, next=self._next_number)
             manifest = manifest.save(self._path, self._files)
             try:

@@ -76,6 +76,10 @@ class Claims:
         _, _, epoch, complement = self._words()
         return epoch if epoch ^ _MASK == complement else 0
 
+    def is_removed(self) -> bool:
+        """Whether whoever claims from now on will say so elsewhere."""
+        return os.fstat(self._fd).st_nlink == 0
+
     def publish(self, epoch: int) -> None:
         """Say that a folder was claimed."""
         os.pwrite(self._fd, _WORDS.pack(_MARK, VERSION, epoch, epoch ^ _MASK), 0)

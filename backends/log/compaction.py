@@ -121,6 +121,7 @@ class LogCompactor:
             index = table.write(copier.made[-1], number, folder.files)
             folder.files.sync_folder(folder.path)
         except BaseException:
+            appender.check_folder()
             copier.remove()
             raise
         finally:

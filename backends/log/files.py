@@ -67,6 +67,15 @@ class Files:
         path.unlink(missing_ok=True)
 
 
+def place_of(file: int | Path) -> tuple[int, int] | None:
+    """What tells a file from all others as long as it is open, or has a name; None if there is none of that name."""
+    try:
+        found = os.stat(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _calls(parts: Sequence[Buffer]) -> list[tuple[Sequence[Buffer], int]]:
     """*parts* divided into what one call of the kernel takes, each with its number of bytes."""
     size = sum(map(len, parts))

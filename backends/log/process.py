@@ -137,7 +137,9 @@ def share(root: Path, options: LogOptions, files: Files, survives: Survives) -> 
     key = (stat.st_dev, stat.st_ino)
     while True:
         with _lock:
-            log = _logs.setdefault(key, Log(root, options, files, survives))
+            log = _logs.get(key)
+            if log is None or log.root.is_removed():  # the number of a folder that is gone may be used again
+                log = _logs[key] = Log(root, options, files, survives)
             if log.handles >= 0:
                 if log.options != options:
                     raise BadUrl(f"{root} is open in this process with other options: {log.options}")

@@ -21,7 +21,7 @@ from safekeeper.backends.log.location import TOMBSTONE_BIT, segment_of
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.recovery import State
 from safekeeper.backends.log.writer_folder import GroupView, IdView, View, WriterFolder
-from safekeeper.errors import Closed, Corruption
+from safekeeper.errors import Closed, Corruption, Unavailable
 
 V = TypeVar("V", bound=View)
 
@@ -68,6 +68,10 @@ class Root:
         if not epoch or epoch != self._seen_epoch:
             self._list(epoch)
         return self._folders
+
+    def is_removed(self) -> bool:
+        """Whether the files that were opened here are not the ones that others find."""
+        return self._claims is not None and self._claims.is_removed()
 
     def _list(self, epoch: int) -> None:
         """List the folders, and close those that are gone."""
@@ -124,6 +128,8 @@ class Root:
 
     def refresh(self) -> tuple[WriterFolder, ...]:
         """Catch up with all writers; the folders."""
+        if self.is_removed():  # a writer finds out by itself, with each block
+            raise Unavailable(f"{self.path} was removed, moved or replaced while it was open: open the store again")
         while True:
             folders, look = self.folders(), _Look()
             try:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final, Self
 from uuid import UUID
 
+from safekeeper.backends.log.files import place_of
 from safekeeper.backends.shared.records import VERSION
 
 NAME: Final = "head"
@@ -155,6 +156,14 @@ class WriterStatus:
     def fenced(self) -> bool:
         """Whether another process has taken the folder over."""
         return self._shares and self._one(_FENCED) != 0
+
+    def is_removed(self) -> bool:
+        """Whether nobody who comes now will find it."""
+        return os.fstat(self._fd).st_nlink == 0
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether it is the one that others find in *folder*."""
+        return place_of(folder / NAME) == place_of(self._fd)
 
     def publish(self, visible: int, synced: int) -> None:
         """Say how far the writer is. If this raises an `OSError`, it was not said."""
