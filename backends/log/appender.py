@@ -20,7 +20,7 @@ from safekeeper.backends.log.index import LogIndex
 from safekeeper.backends.log.index_file import IndexTable
 from safekeeper.backends.log.location import MAX_OFFSET
 from safekeeper.backends.log.manifest import Manifest, SegmentEntry
-from safekeeper.backends.log.recovery import State, load
+from safekeeper.backends.log.recovery import State, durable_end, load
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.segment import LogSegment
 from safekeeper.backends.log.writer_folder import WriterFolder
@@ -99,7 +99,7 @@ class Appender:
         appender: Appender | None = None
         try:
             folder.begin_writing(_load_or_begin(root, seat))
-            _sync_tail(folder)
+            _write_tail_again(folder)
             WriterStatus.reveal(folder.path, folder.state.sequence)
             appender = cls(root, folder, seat.lock_fd, seat.epoch)
             appender._take_over()
@@ -433,15 +433,26 @@ def _load_or_begin(root: Root, seat: Seat) -> State:
     return state
 
 
-def _sync_tail(folder: WriterFolder) -> None:
-    """Make durable what was found in the open segment, which may be in memory only, before a new status shows it."""
-    segments = folder.state.manifest.segments
-    if segments and segments[-1].end is None:
-        fd = os.open(folder.path / segments[-1].file_name, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            folder.files.sync(fd)
-        finally:
-            os.close(fd)
+def _write_tail_again(folder: WriterFolder) -> None:
+    """Make durable what was found in the open segment and may be in memory only, before a new status shows it.
+
+    To sync it is not enough. Its pages count as clean if the sync of the writer before has failed: they are in memory,
+    they are not on disk, and nobody brings them there who does not write them.
+    """
+    state = folder.state
+    if not state.manifest.segments or state.manifest.segments[-1].end is not None:
+        return
+    entry = state.manifest.segments[-1]
+    with folder.pinned([entry.number]) as segments:
+        start = durable_end(segments[entry.number], entry, state)
+    fd = os.open(folder.path / entry.file_name, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for offset in range(start, state.tail, len(_ZEROS)):
+            raw = os.pread(fd, min(len(_ZEROS), state.tail - offset), offset)
+            folder.files.write(fd, [raw], offset)
+        folder.files.sync(fd)
+    finally:
+        os.close(fd)
 
 
 def _numbers(path: Path) -> Iterator[int]:

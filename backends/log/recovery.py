@@ -41,6 +41,8 @@ class State:
     """The last one that was found."""
     tail: int = 0
     """Where the last good block of the open segment ends, if there is an open one."""
+    durable: int = 0
+    """The last sequence of which a writer has said that it is. What is behind may be in memory only."""
     loaded_from: bytes | None = None
     """The first line of the manifest that it was loaded from."""
 
@@ -101,6 +103,7 @@ def load(folder: Path, *, claimed: bool = False) -> State | None:
             found.add(met.found)
             state.sequence = max(state.sequence, met.sequence)
             state.tail = met.end
+            state.durable = max(synced, manifest.sequence, met.synced)
     state.apply(found.in_order())  # moved records are older than what stands before them
     return state
 
@@ -132,6 +135,17 @@ def _without_index(manifest: Manifest) -> Manifest:
     return replace(manifest, segments=tuple(segments), index=None)
 
 
+def _before(entry: SegmentEntry, manifest: Manifest) -> int:
+    """What is surely no higher than the first sequence behind what the index file knows of a segment."""
+    return entry.sequence - 1 if entry.indexed == SEGMENT_HEAD.size else manifest.sequence
+
+
+def durable_end(segment: LogSegment, entry: SegmentEntry, state: State) -> int:
+    """Where the blocks end that are known to be durable, in a segment that is open for reading."""
+    met = scan(segment, entry.indexed, None, _before(entry, state.manifest), until=state.durable)
+    return met.end if met.sequence <= state.durable else entry.indexed
+
+
 def _scan_open(
     segment: LogSegment, entry: SegmentEntry, manifest: Manifest, synced: int, status: WriterStatus | None
 ) -> Scan:
@@ -145,8 +159,8 @@ def _scan_open(
 def _scan_entry(
     segment: LogSegment, entry: SegmentEntry, manifest: Manifest, synced: int, status: WriterStatus | None
 ) -> Scan:
-    before = entry.sequence - 1 if entry.indexed == SEGMENT_HEAD.size else manifest.sequence
     is_open = entry.end is None
+    before = _before(entry, manifest)
     met = scan(segment, entry.indexed, entry.end, before, until=status.bound if status and is_open else None)
     if not is_open:
         if not met.complete or met.end != entry.end:

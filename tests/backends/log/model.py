@@ -41,6 +41,7 @@ class Mistake(enum.Enum):
     NO_FENCE_CHECK = "a writer does not look whether it was taken over"
     TAIL_BEFORE_FENCE = "a claim reads the tail and sets the fence then"
     TAIL_NOT_SYNCED = "a claim shows a tail that is not durable"
+    TAIL_NOT_WRITTEN_AGAIN = "a claim syncs a tail whose sync has failed before, and does not write it again"
     ANSWER_BEFORE_MANIFEST = "a claim is written to before the manifest that names its segment is durable"
     OLD_LISTING = "nobody lists the folders again when one was claimed"
     DROP_BLINDLY = "a tombstone is dropped although another folder has something older"
@@ -80,8 +81,18 @@ class Segment:
     synced: int = 0
     """How many of the records are durable."""
 
+    clean: bool = False
+    """Whether a sync has failed: what is not durable counts as if it were, and no sync writes it."""
+
     def sync(self, end: int | None = None) -> None:
-        self.synced = max(self.synced, len(self.records) if end is None else end)
+        if not self.clean:
+            self.synced = max(self.synced, len(self.records) if end is None else end)
+
+    def fail_to_sync(self) -> None:
+        self.clean = True
+
+    def write_again(self) -> None:
+        self.clean = False
 
 
 Manifest = list[tuple[Segment, int | None]]
@@ -153,8 +164,8 @@ class World:
         operation.end, operation.certain = self.clock(), certain
 
 
-def write(world: World, folder: Folder, epoch: int, value: Value) -> Steps:
-    """One write by the writer with that epoch, as in "Append"."""
+def write(world: World, folder: Folder, epoch: int, value: Value, failing: bool = False) -> Steps:
+    """One write by the writer with that epoch, as in "Append"; a *failing* one has a sync that fails."""
     operation = world.begin("write", value)
     if folder.epoch != epoch:  # taken over before it began: its file is sealed, and its status says so
         world.end(operation, certain=False)
@@ -176,6 +187,11 @@ def write(world: World, folder: Folder, epoch: int, value: Value) -> Steps:
     if wrong is Mistake.ANSWER_BEFORE_SYNC:
         world.end(operation)
         yield
+    if failing:
+        segment.fail_to_sync()
+        yield
+        world.end(operation, certain=False)
+        return
     segment.sync()
     yield
     if status.fenced and wrong is not Mistake.NO_FENCE_CHECK:
@@ -271,6 +287,8 @@ def take_over(world: World, folder: Folder, epoch: int) -> Steps:
     if wrong is Mistake.TAIL_BEFORE_FENCE:
         old.fenced = True
         yield
+    if wrong is not Mistake.TAIL_NOT_WRITTEN_AGAIN:
+        tail.write_again()
     if wrong is not Mistake.TAIL_NOT_SYNCED:
         tail.sync(end)
     last = max([record[0] for record in folder.stored()[: sum(at or 0 for _, at in sealed) + end]], default=0)

@@ -1,11 +1,13 @@
 """A disk that remembers every operation, and the states in which a power cut could leave it.
 
 What was synced is there. Of what was not, anything may be: each write whole, torn at any sector or gone, and each
-change of a name made or not, in any combination.
+change of a name made or not, in any combination. A sync that fails leaves what it was for in memory, marked as if it
+were on disk: no later sync brings it there, only to write it again does.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,6 +56,8 @@ class RecordingFiles(QuickFiles):
         self._numbers: dict[int, int] = {}
         self._created = 0
         self._lock = Lock()
+        self.failing = False
+        """Whether syncs of files fail from now on, with what they are for in memory."""
 
     def note(self, text: str) -> None:
         """Put a remark between the operations."""
@@ -83,11 +87,16 @@ class RecordingFiles(QuickFiles):
     def write_synced(self, fd: int, parts: Sequence[Buffer], offset: int) -> None:
         self._add(Operation("write", self._number(fd), offset=offset, data=b"".join(parts)))
         super().write_synced(fd, parts, offset)
-        self._add(Operation("sync", self._number(fd)))
+        self._sync(fd)
 
     def sync(self, fd: int) -> None:
         super().sync(fd)
-        self._add(Operation("sync", self._number(fd)))
+        self._sync(fd)
+
+    def _sync(self, fd: int) -> None:
+        self._add(Operation("failed sync" if self.failing else "sync", self._number(fd)))
+        if self.failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def sync_folder(self, path: Path) -> None:
         super().sync_folder(path)
@@ -136,6 +145,8 @@ class Disk:
     contents: dict[int, bytearray] = field(default_factory=dict)
     pending_names: list[Operation] = field(default_factory=list)
     pending_writes: list[Operation] = field(default_factory=list)
+    failed_writes: list[Operation] = field(default_factory=list)
+    """Those that only memory has, for good or until they are written again."""
     unsynced: dict[tuple[Path, str], bytes] = field(default_factory=dict)
 
     def do(self, operation: Operation) -> None:
@@ -157,6 +168,9 @@ class Disk:
                 for write in self.pending_writes:
                     if write.file == operation.file:
                         _apply(self.contents.setdefault(write.file, bytearray()), write.offset, write.data)
+                self.pending_writes = [write for write in self.pending_writes if write.file != operation.file]
+            case "failed sync":
+                self.failed_writes += [write for write in self.pending_writes if write.file == operation.file]
                 self.pending_writes = [write for write in self.pending_writes if write.file != operation.file]
             case "sync folder":
                 for change in self.pending_names:
@@ -181,7 +195,7 @@ class Disk:
             if how in ("kept", "names") or (how == "random" and random.random() < 0.5):
                 _rename(names, change)
         contents = {number: bytearray(content) for number, content in self.contents.items()}
-        for write in self.pending_writes:
+        for write in (*self.failed_writes, *self.pending_writes):
             if how in ("kept", "writes"):
                 _apply(contents.setdefault(write.file, bytearray()), write.offset, write.data)
             elif how == "random":

@@ -39,6 +39,11 @@ def put(folder: int, value: str | None, epoch: int | None = None) -> Callable[[W
     return lambda world: write(world, world.folders[folder], epoch or world.epochs[folder], value)
 
 
+def put_in_vain(folder: int, value: str) -> Callable[[World], Steps]:
+    """A write whose sync fails; the writer gives up then."""
+    return lambda world: write(world, world.folders[folder], world.epochs[folder], value, failing=True)
+
+
 def tidy(folder: int) -> Callable[[World], Steps]:
     return lambda world: compact(world, world.folders[folder])
 
@@ -72,6 +77,9 @@ POWER_CUTS = {
     ),
     "what a claim found is read": Scenario(
         (1,), (doing(put(0, "a")), doing(claim(0, 2), read), cut_power), frozenset({0})
+    ),
+    "a sync fails, and the folder is claimed": Scenario(
+        (1,), (doing(put(0, "a"), put_in_vain(0, "b")), doing(claim(0, 2), read), cut_power)
     ),
     "a pass": Scenario((1, 2), (doing(put(0, "a"), tidy(0), put(0, "b"), tidy(0)), read, cut_power)),
     "a put, replaced by a tombstone; both go": Scenario(

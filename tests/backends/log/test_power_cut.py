@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from safekeeper import Batch, CheckpointId, Columns
+from safekeeper import Batch, CheckpointId, Columns, Unavailable
 from safekeeper.backends.log import writer_status
 from safekeeper.backends.log.backend import LogBackend
 from safekeeper.backends.log.background import Background
@@ -154,3 +154,64 @@ def test_what_a_killed_writer_left_in_memory_is_durable_before_the_next_one_buil
     restore(disk.after_a_power_cut("lost", Random(0)), source, tmp_path / "cut")
     with LogBackend(tmp_path / "cut") as store:
         assert store.read([id, later]) == [b"value", b"value"]
+
+
+@pytest.mark.parametrize("size", (10, 3000), ids=("appended", "in a new segment"))
+@pytest.mark.parametrize("how", ("lost", "kept", "random"))
+def test_what_a_failed_sync_left_in_memory_is_written_again_before_it_is_believed(tmp_path, monkeypatch, how, size):
+    """A sync of a file that another process has changed proves nothing: its pages count as clean after a failure."""
+    source, files = tmp_path / "source", RecordingFiles()
+    before, failed, later = (CheckpointId("group", name) for name in (b"before", b"failed", b"later"))
+    store = LogBackend(source, OPTIONS, files)
+    store.write(Batch({before: b"value" + bytes(2000)}))
+    if size == 3000:
+        store.write(Batch({later: bytes(3000)}))  # so that the next one is not the first in its segment
+    files.failing = True
+    with pytest.raises(Unavailable):
+        store.write(Batch({failed: b"value"}))
+    kill(store)
+    files.failing = False
+    with LogBackend(source, OPTIONS, files) as store:
+        store.write(Batch({later: b"value"}))
+        seen = store.read([before, failed, later])
+        assert seen == [b"value" + bytes(2000), b"value", b"value"], "a whole block is found in memory"
+        disk = Disk()
+        for operation in files.operations:
+            disk.do(operation)
+    for turn in range(10 if how == "random" else 1):
+        cut = tmp_path / f"cut {turn}"
+        restore(disk.after_a_power_cut(how, Random(turn)), source, cut)
+        monkeypatch.setattr(writer_status, "this_boot", lambda: (1, 1))
+        with LogBackend(cut) as store:
+            assert store.read([before, failed, later]) == seen, "what was read is gone"
+            assert list(store.verify()) == []
+
+
+def test_a_folder_whose_tail_cannot_be_written_again_is_not_taken_over(tmp_path):
+    source, files = tmp_path / "source", RecordingFiles()
+    before, failed = (CheckpointId("group", name) for name in (b"before", b"failed"))
+    store = LogBackend(source, OPTIONS, files)
+    store.write(Batch({before: b"value"}))
+    files.failing = True
+    with pytest.raises(Unavailable):
+        store.write(Batch({failed: b"value"}))
+    kill(store)
+    with LogBackend(source, OPTIONS, files) as store:
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                store.write(Batch({failed: b"again"}))
+        files.failing = False
+        store.write(Batch({failed: b"at last"}))
+        assert store.read([before, failed]) == [b"value", b"at last"]
+
+
+def test_only_what_was_not_proved_to_be_durable_is_written_again(tmp_path):
+    source, files = tmp_path / "source", RecordingFiles()
+    store = LogBackend(source, LogOptions(), files)
+    for turn in range(100):
+        store.write(Batch({CheckpointId("group", b"%d" % turn): bytes(1000)}))
+    kill(store)
+    files.operations.clear()
+    with LogBackend(source, LogOptions(), files) as store:
+        store.write(Batch({CheckpointId("group", b"new"): b""}))
+    assert sum(len(operation.data) for operation in files.operations if operation.kind == "write") < 80_000 + 70_000
