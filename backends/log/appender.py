@@ -76,15 +76,15 @@ class Appender:
         """Become a writer of the root: in the folder of one that is gone, or in a new one."""
         root.files.make_folder(root.path)
         with claiming(root.path) as claims:
-            root.refresh()  # what those wrote who are gone must be known before a sequence is chosen
+            root.catch_up()  # what those wrote who are gone must be known before a sequence is chosen
             appender = cls._take(root, take_seat(root.path, root.files), claims)
             root.adopt(appender.folder, own=True)
         return appender
 
     @classmethod
-    def claim_abandoned(cls, root: Root, path: Path) -> Appender | None:
-        """Become the writer of the folder at *path* if it has none, to tidy it up; None if it has one."""
-        with claiming(root.path, patience=1.0) as claims:
+    def claim_abandoned(cls, root: Root, path: Path, patience: float = 1.0) -> Appender | None:
+        """Become the writer of the folder at *path* if it has none, to tidy it up; None if it has one, or is gone."""
+        with claiming(root.path, patience) as claims:
             seat = take_over(path, root.files) if path.is_dir() else None
             if seat is None:
                 return None
@@ -423,7 +423,7 @@ class Appender:
 def _load_or_begin(root: Root, seat: Seat) -> State:
     """What is in a folder that was just claimed."""
     try:
-        state = load(seat.folder, claimed=True)
+        state = load(seat.folder, everything=True)
     except BaseException:
         give_back(seat, root.files)
         raise

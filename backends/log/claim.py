@@ -192,6 +192,32 @@ def is_abandoned(folder: Path) -> bool:
     return lock_fd is not None
 
 
+def has_writer(folder: Path) -> bool:
+    """Whether somebody holds the lock of *folder*: its writer, or whoever takes it over."""
+    return _is_locked(folder / _LOCK)
+
+
+def is_claiming(root: Path) -> bool:
+    """Whether somebody takes a folder of *root* just now."""
+    return _is_locked(root / _CLAIM)
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a file is locked. For a moment it has a lock itself, of a kind that many may have at once."""
+    with _changing:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+    return False
+
+
 def release(fd: int) -> None:
     """Give a lock back."""
     with _changing:

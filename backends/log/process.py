@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Event, Lock
 
 from safekeeper.backend import Batch, Compaction, Receipt, Stats, Survives
-from safekeeper.backends.log.abandoned import tidy_abandoned
+from safekeeper.backends.log.abandoned import settle, tidy_abandoned
 from safekeeper.backends.log.appender import Appender
 from safekeeper.backends.log.background import Background
 from safekeeper.backends.log.compaction import MANY_SMALL
@@ -39,7 +39,7 @@ class Log:
     def __init__(self, root: Path, options: LogOptions, files: Files, survives: Survives) -> None:
         self.options = options
         self._survives = survives
-        self.root = Root(root, options, files)
+        self.root = Root(root, options, files, settle)
         self.handles = 0
         """How many share it; below 0 while it is being closed."""
         self.closed = Event()

@@ -2,7 +2,8 @@
 
 Torn or corrupt? Below the end of a sealed segment everything must be whole. In the open one, the first place that is no
 good block is `Corruption` if a later header, the writer status or the manifest names a sequence above the last good one
-as durable; otherwise it is a torn tail, never acknowledged, and is cut.
+as durable; otherwise it is a torn tail, never acknowledged, and is cut. What is good decides, not the writer status: it
+may be old. It says only which of the good blocks everybody may see already.
 """
 
 from __future__ import annotations
@@ -41,10 +42,18 @@ class State:
     """The last one that was found."""
     tail: int = 0
     """Where the last good block of the open segment ends, if there is an open one."""
+    highest: int = 0
+    """The last one that was found, whether or not readers may see it."""
     durable: int = 0
     """The last sequence of which a writer has said that it is. What is behind may be in memory only."""
     loaded_from: bytes | None = None
     """The first line of the manifest that it was loaded from."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are good blocks that readers may not see: being written, left so by a writer that is gone, or
+        acknowledged, if the status is older than they are."""
+        return self.highest > self.sequence
 
     def begin(self, segment: LogSegment) -> None:
         """Take in a segment that nothing was written to yet, to be the open one."""
@@ -74,11 +83,11 @@ class State:
                 segment.close()
 
 
-def load(folder: Path, *, claimed: bool = False) -> State | None:
+def load(folder: Path, *, everything: bool = False) -> State | None:
     """The state of *folder*, None if nothing was ever written there.
 
     What its writer has not answered, and what a writer that was killed has left so, nobody sees before the folder is
-    *claimed* again: those who have the log open do not see it either.
+    claimed again, since those who have the log open do not see it either. With *everything* it is part of the state.
     """
     status = WriterStatus.of_reader(folder)  # before the manifest, so that it knows the files of what the status names
     synced = (status and status.synced) or 0
@@ -98,10 +107,11 @@ def load(folder: Path, *, claimed: bool = False) -> State | None:
         state.segments[entry.number] = segment = LogSegment(folder, entry)
         state.counts[entry.number] = Counts(entry.puts, entry.tombstones)
         if entry.end is None or entry.indexed < entry.end:
-            met = _scan_open(segment, entry, manifest, synced, None if claimed else status)
+            met = _scan_open(segment, entry, manifest, synced, None if everything else status)
             state.count(entry.number, met.found)
             found.add(met.found)
             state.sequence = max(state.sequence, met.sequence)
+            state.highest = max(state.highest, state.sequence, met.highest)
             state.tail = met.end
             state.durable = max(synced, manifest.sequence, met.synced)
     state.apply(found.in_order())  # moved records are older than what stands before them
@@ -159,19 +169,25 @@ def _scan_open(
 def _scan_entry(
     segment: LogSegment, entry: SegmentEntry, manifest: Manifest, synced: int, status: WriterStatus | None
 ) -> Scan:
-    is_open = entry.end is None
-    before = _before(entry, manifest)
-    met = scan(segment, entry.indexed, entry.end, before, until=status.bound if status and is_open else None)
-    if not is_open:
+    if entry.end is not None:
+        met = scan(segment, entry.indexed, entry.end, _before(entry, manifest))
         if not met.complete or met.end != entry.end:
             raise Corruption(f"{segment.path}: offset {met.end}: no whole block, in a sealed segment: damaged")
         return met
-    durable = max([synced, manifest.sequence, *(header.synced for _, header in blocks_behind(segment, met.end))])
-    if durable > met.sequence:  # or its writer lives, and went on between the walk and the search behind its end
-        met.go_on(scan(segment, met.end, None, met.sequence, until=status.bound if status else None))
-    if durable > met.sequence:
+    bound = status.bound if status else None
+    met = scan(segment, entry.indexed, None, _before(entry, manifest), until=bound)
+    rest = scan(segment, met.end, None, met.sequence)  # what nobody may see yet is whole as well, or damaged
+    durable = max([synced, manifest.sequence, *(header.synced for _, header in blocks_behind(segment, rest.end))])
+    if durable > rest.sequence:  # or its writer lives, and went on between the walk and the search behind its end
+        rest.go_on(scan(segment, rest.end, None, rest.sequence))
+    if durable > rest.sequence:
         raise Corruption(
-            f"{segment.path}: offset {met.end}: no whole block, but sequence {durable} was durable and"
-            f" the last one here is {met.sequence}: damaged"
+            f"{segment.path}: offset {rest.end}: no whole block, but sequence {durable} was durable and"
+            f" the last one here is {rest.sequence}: damaged"
         )
+    if status is None or bound is None:
+        met.go_on(rest)
+    else:  # it may have gone on
+        met.go_on(scan(segment, met.end, None, met.sequence, until=status.bound))
+    met.highest = max(met.sequence, rest.sequence)
     return met

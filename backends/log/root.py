@@ -30,6 +30,10 @@ _MOVING: Final = (Corruption, Closed, FileNotFoundError)
 """What it may look like when a folder is compacted or taken over while somebody reads it."""
 
 
+Settle = Callable[["Root", WriterFolder], bool]
+"""Called for a folder with more in it than its writer has answered; whether anything has come of it."""
+
+
 class _Look:
     """Which folder somebody looks at. When that fails, only what has changed there is a reason to look again."""
 
@@ -46,8 +50,9 @@ class _Look:
 class Root:
     """All folders of a root, for all handles of a process."""
 
-    def __init__(self, path: Path, options: LogOptions, files: Files) -> None:
+    def __init__(self, path: Path, options: LogOptions, files: Files, settle: Settle) -> None:
         self.path = path
+        self._settle = settle
         self.options = options
         self.files = files
         self.own: WriterFolder | None = None
@@ -127,7 +132,17 @@ class Root:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def refresh(self) -> tuple[WriterFolder, ...]:
-        """Catch up with all writers; the folders."""
+        """Catch up with all writers, also with those that are gone; the folders."""
+        while True:
+            folders = self.catch_up()
+            open_ends = [folder for folder in folders if folder.state.has_more]
+            settled = [folder for folder in open_ends if self._settle(self, folder)]
+            if not settled:
+                return folders
+            self._list(0)
+
+    def catch_up(self) -> tuple[WriterFolder, ...]:
+        """Catch up with what all writers have answered; the folders."""
         if self.is_removed():  # a writer finds out by itself, with each block
             raise Unavailable(f"{self.path} was removed, moved or replaced while it was open: open the store again")
         while True:

@@ -100,6 +100,8 @@ class Scan:
     """The highest sequence that a good block's header names as durable."""
     found: ScannedRecords = field(default_factory=ScannedRecords)
     """The records, in the order in which they lie there."""
+    highest: int = 0
+    """The sequence of the last good block behind those that were walked over, if somebody has looked."""
     complete: bool = True
     """False if the walk ended at something that is no good block, before the end that was asked for."""
 

@@ -114,6 +114,7 @@ class WriterFolder:
         self._loaded = self._closed = False
         self._status: WriterStatus | None = None
         self._status_is_old = False
+        self._sees_everything = False
         self._scanned_for = self._loaded_for = 0  # the last sequence that was looked for in vain
         self._seen_generation: int | None = None
         self._open: dict[int, LogSegment] = {}
@@ -212,7 +213,7 @@ class WriterFolder:
 
         It knows nothing of a folder without a status before the first `refresh`.
         """
-        status, known = self._current_status(), self.state.sequence
+        status, known = self._current_status(), max(self.state.sequence, self.state.highest)
         return max(known, status.taken or status.visible or 0) if status else known
 
     @property
@@ -279,7 +280,7 @@ class WriterFolder:
                 return
             manifest = first_line(self.path)
             try:
-                state = load(self.path)
+                state = load(self.path, everything=self._sees_everything)
                 if state is None and not self.path.is_dir():
                     raise FileNotFoundError(f"{self.path} is gone")
             except Corruption:
@@ -306,6 +307,17 @@ class WriterFolder:
             state.tail, state.sequence = met.end, met.sequence
             self._scanned_for = visible  # what was not synced may have gone with a power cut
             return found
+
+    def is_answered(self) -> bool:
+        """Whether all that was found may be seen by now."""
+        status = self._current_status()
+        return (
+            status is None or (status.visible or 0) >= self.state.highest or status.generation != self._seen_generation
+        )
+
+    def see_everything(self) -> None:
+        """From now on, see also what its writer has not answered, as far as is known."""
+        self._sees_everything, self._loaded = True, False
 
     def _try_to_scan(self, visible: int) -> bool:
         """The same; True as well if its file is gone because there is another manifest, which has to be loaded."""

@@ -14,7 +14,7 @@ It is read and written by calls, never through a map: a file system that has fai
 touch of a mapped page with a signal that ends the process.
 
 `boot` names the run of the kernel under which the status was made. As long as that lasts, every write to a file is seen
-by all: the status is not old then, and nobody may see more than is `visible`.
+by all: the status is not old then, unless its file system was mounted again, and nobody may see more than is `visible`.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class WriterStatus:
 
     @property
     def bound(self) -> int | None:
-        """The last sequence that anybody may see, if that is sure: what is behind it was never answered. None if the
-        status may be older than what it speaks of, or does not tell."""
+        """The last sequence that anybody may see before the folder is claimed. None if the kernel was started since, so
+        that the status may be older than what it speaks of, or if it does not tell."""
         return self.visible if self._is_of_this_boot else None
 
     @property

@@ -86,6 +86,33 @@ def errors_instead_of_signals(disk: GoneDisk) -> None:
     check(url, {"a": b"1"})
 
 
+def head_that_is_old(disk: GoneDisk, how: int, behind: int, size: int, writers: int) -> None:
+    """What was acknowledged is there after the file system has come back, though `head` is of long ago."""
+    root = disk.folder / f"{how}-{behind}-{size}-{writers}"
+    url = f"log://{root}?segment=4K"
+    expected = {}
+    peers = [Peer(url) for _ in range(writers)]
+    for turn in range(3):
+        for number, peer in enumerate(peers):
+            expected[f"{number}"] = expected["shared"] = b"before %d" % turn
+            peer.write(Batch({id_of(f"{number}"): expected[f"{number}"], id_of("shared"): expected["shared"]}))
+    os.sync()
+    old = [head.read_bytes() for head in sorted(root.glob("*/head"))]
+    for turn in range(behind):
+        for number, peer in enumerate(peers):
+            expected[f"{number}"] = expected["shared"] = b"%d of %d" % (turn, number) + bytes(size)
+            peer.write(Batch({id_of(f"{number}"): expected[f"{number}"], id_of("shared"): expected["shared"]}))
+    disk.shut_down(how)
+    for peer in peers:
+        peer._process.kill()
+        peer._process.wait()
+    disk.unmount()
+    disk.mount()
+    found = [head.read_bytes() for head in sorted(root.glob("*/head"))]
+    print("heads", "old" if found == old else "not as expected")
+    check(url, expected)
+
+
 def check(url: str, expected: dict[str, bytes]) -> None:
     """Everything is there, for one who reads and for one who writes, now and later."""
     ids = [id_of(name) for name in expected]
@@ -97,6 +124,17 @@ def check(url: str, expected: dict[str, bytes]) -> None:
                 assert handle.read(ids) == list(expected.values())
             assert reader.read([id_of("later")]) == [b"later"]
             assert reader.call(damage) == []
+
+
+def old_heads(disk: GoneDisk) -> None:
+    """One writer whose head is one block behind, and two whose heads are several; in the long form, some more."""
+    head_that_is_old(disk, DROP_LOG, 1, 0, 1)
+    head_that_is_old(disk, KEEP_LOG, 5, 0, 2)
+    if os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long":
+        for behind, size in ((1, 0), (2, 0), (12, 900), (1, 5000)):
+            for writers in (1, 2):
+                head_that_is_old(disk, DROP_LOG, behind, size, writers + 1)
+                head_that_is_old(disk, KEEP_LOG, behind, size, writers)
 
 
 if __name__ == "__main__":

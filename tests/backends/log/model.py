@@ -2,8 +2,8 @@
 
 Each process is a generator that yields between any two steps that others can come between. `explore` tries every order
 of steps, with kills where a scenario allows them, and checks each history against the contract's order. A power cut is
-a process of one step, which ends all others. `Mistakes` are the steps left out or done in the wrong order; each must
-be caught by some scenario.
+a process of one step, which ends all others, and so is a file system that is mounted again. `Mistakes` are the steps
+left out or done in the wrong order; each must be caught by some scenario.
 
 One id is enough: what is promised is the order of the writes of one id.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from .history import FOREVER, Operation, problem
@@ -50,6 +50,7 @@ class Mistake(enum.Enum):
     DROP_EARLY = "a tombstone is dropped although what it hides would be back after a power cut"
     COPY_NOT_SYNCED = "a manifest names a copy that is not durable"
     LOOK_ONCE = "a reader does not look again when a folder has changed meanwhile"
+    BELIEVE_HEAD = "who opens a log takes a status for the truth that may be older than the segments"
     NO_CATCHING_UP = "a reader does not catch up"
 
 
@@ -109,6 +110,8 @@ class Folder:
     durable: Manifest = field(default_factory=list)
     """What a power cut leaves."""
     generation: int = 0
+    status_on_disk: Status = field(default_factory=Status)
+    """The status as the kernel has last written it back."""
 
     def __post_init__(self) -> None:
         self.durable = self.manifest
@@ -311,13 +314,40 @@ def join(world: World, value: Value) -> Steps:
 def cut_power(world: World) -> Steps:
     """The end of everything that is not durable, and of all processes."""
     for folder in world.folders:
-        folder.manifest = folder.durable
-        for segment, _ in folder.manifest:
-            del segment.records[segment.synced :]
+        _lose_what_is_not_durable(folder)
         last = max([record[0] for record in folder.stored()], default=0)
-        folder.status = Status(visible=last, taken=last, generation=folder.generation)
+        folder.status = Status(visible=last, taken=last, generation=folder.generation)  # of another boot: not believed
     world.powerless = True
     yield
+
+
+def mount_again(world: World) -> Steps:
+    """The same for a file system that is shut down and comes back: the kernel runs on, so that statuses look new."""
+    for folder in world.folders:
+        _lose_what_is_not_durable(folder)
+        folder.status = replace(folder.status_on_disk)
+    world.powerless = True
+    yield
+
+
+def _lose_what_is_not_durable(folder: Folder) -> None:
+    folder.manifest = folder.durable
+    for segment, _ in folder.manifest:
+        del segment.records[segment.synced :]
+
+
+def write_back(world: World, folder: Folder) -> Steps:
+    """What the kernel does with a status now and then."""
+    folder.status_on_disk = replace(folder.status)
+    yield
+
+
+def open_and_read(world: World) -> Steps:
+    """A read by somebody who comes when all others are gone, and who takes over what they have left open."""
+    for folder in world.folders:
+        if folder.records() != folder.stored() and world.mistake is not Mistake.BELIEVE_HEAD:
+            yield from take_over(world, folder, max(other.epoch for other in world.folders) + 1)
+    yield from read(world)
 
 
 # --- exploring --------------------------------------------------------------------------------------------------------
@@ -347,7 +377,7 @@ def explore(scenario: Scenario, mistake: Mistake) -> tuple[str | None, int]:
             continue
         seen.add(state)
         if not running:
-            for _ in read(world):  # by somebody who comes later
+            for _ in open_and_read(world):
                 pass
             if (found := problem(world.history)) is not None:
                 return f"{found} after {schedule}", len(seen)

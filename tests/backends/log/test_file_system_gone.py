@@ -27,3 +27,11 @@ def run_on(kind: str, folder: str, call: str) -> str:
 @pytest.mark.parametrize("kind", ("ext4", "xfs"))
 def test_a_file_system_that_is_shut_down_is_an_error_and_no_signal(kind, tmp_path):
     assert run_on(kind, str(tmp_path), "errors_instead_of_signals").endswith("fine\n")
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("kind", ("ext4", "xfs"))
+def test_what_was_acknowledged_is_there_when_a_file_system_comes_back(kind, tmp_path):
+    said = run_on(kind, str(tmp_path), "old_heads")
+    assert "heads old" in said, "no head was older than its segments: this has shown nothing"

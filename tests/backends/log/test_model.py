@@ -15,10 +15,12 @@ from .model import (
     cut_power,
     explore,
     join,
+    mount_again,
     read,
     read_twice,
     take_over,
     write,
+    write_back,
 )
 
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
@@ -46,6 +48,10 @@ def put_in_vain(folder: int, value: str) -> Callable[[World], Steps]:
 
 def tidy(folder: int) -> Callable[[World], Steps]:
     return lambda world: compact(world, world.folders[folder])
+
+
+def save_head(folder: int) -> Callable[[World], Steps]:
+    return lambda world: write_back(world, world.folders[folder])
 
 
 def claim(folder: int, epoch: int) -> Callable[[World], Steps]:
@@ -86,6 +92,14 @@ POWER_CUTS = {
         (1, 2), (doing(put(0, "a"), put(1, None), tidy(0)), doing(tidy(1)), cut_power)
     ),
 }
+MOUNTED_AGAIN = {
+    "a writer": Scenario((1,), (doing(put(0, "a"), put(0, "b")), save_head(0), mount_again)),
+    "a writer, and another one": Scenario((1, 2), (doing(put(0, "a")), doing(put(1, "b")), save_head(0), mount_again)),
+    "a writer whose folder is claimed": Scenario(
+        (1,), (doing(put(0, "a")), doing(claim(0, 2), put(0, "b", 2)), save_head(0), mount_again), frozenset({0})
+    ),
+    "a sync that fails": Scenario((1,), (doing(put(0, "a"), put_in_vain(0, "b")), save_head(0), mount_again)),
+}
 LARGE = {
     "two writers and a reader": Scenario((1, 2), (doing(put(0, "a")), doing(put(1, "b")), read_twice)),
     "a delete, and compaction of both": Scenario(
@@ -102,7 +116,9 @@ LARGE = {
 
 @pytest.mark.crash
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("scenario", [*SCENARIOS.values(), *POWER_CUTS.values(), *(LARGE.values() if LONG else ())])
+@pytest.mark.parametrize(
+    "scenario", [*SCENARIOS.values(), *POWER_CUTS.values(), *MOUNTED_AGAIN.values(), *(LARGE.values() if LONG else ())]
+)
 def test_no_order_of_the_steps_breaks_the_contract(scenario):
     found, states = explore(scenario, Mistake.NONE)
     assert found is None
@@ -114,7 +130,10 @@ def test_no_order_of_the_steps_breaks_the_contract(scenario):
     "mistake", [each for each in Mistake if each is not Mistake.NONE], ids=lambda mistake: mistake.name
 )
 def test_a_mistake_in_any_step_is_caught(mistake):
-    caught = (explore(scenario, mistake)[0] for scenario in (*POWER_CUTS.values(), *SCENARIOS.values()))
+    caught = (
+        explore(scenario, mistake)[0]
+        for scenario in (*POWER_CUTS.values(), *MOUNTED_AGAIN.values(), *SCENARIOS.values())
+    )
     assert any(caught), f"nobody notices that {mistake.value}"
 
 
