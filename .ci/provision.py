@@ -14,8 +14,12 @@ import sys
 
 PACKAGES = {
     "chromium": "chromium",
+    "fusermount3": "fuse3",
     "javac": "openjdk-17-jdk-headless",
     "ip": "iproute2",
+    "losetup": "mount",
+    "mkfs.ext4": "e2fsprogs",
+    "mkfs.xfs": "xfsprogs",
     "mvn": "maven",
     "openssl": "openssl",
     "redis-server": "redis-server",

@@ -8,8 +8,21 @@ import socket
 import threading
 import time
 from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 
 import pytest
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_these_tests_for_peers(monkeypatch, tmp_path_factory):
+    """Processes that a test starts find what runs inside of them: this package, and nothing else of the clone."""
+    folder = tmp_path_factory.getbasetemp() / "modules-for-peers"
+    folder.mkdir(exist_ok=True)
+    if not (folder / "tests").exists():
+        (folder / "tests").symlink_to(TESTS)
+    monkeypatch.syspath_prepend(folder)
 
 
 @pytest.fixture(scope="session")
