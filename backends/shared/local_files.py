@@ -103,7 +103,7 @@ def check_local(path: Path, shared: bool | None = None) -> None:
     if kind not in _LOCAL and (_PAGES_PER_HOST if shared else _REMOTE).fullmatch(kind):
         advice = "choose a folder on a local file system, or a store that is on the network"
         if shared is False and not _PAGES_PER_HOST.fullmatch(kind):
-            advice += "; or say ?scope=network if its locks and mapped files are the same for all hosts"
+            advice += "; or say ?scope=network if its locks and caches are the same for all hosts"
         raise BadUrl(f"{path} is on {kind}: {advice}")
 
 
