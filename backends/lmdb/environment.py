@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 _MARK = b"\0safekeeper"
 _MARKS: dict[Sync, bytes] = {"always": b"1 always", "none": b"1 none"}
+_REMOVED = "the files of this store were removed or replaced while it was in use: close it and open it again"
 MAX_READERS = 1024
 """Read transactions at the same time, of all processes together."""
 
@@ -40,6 +41,15 @@ def has_data(root: Path) -> bool:
         return os.stat(root / "data.mdb").st_size > 0
     except FileNotFoundError:
         return False
+
+
+def _identities(root: Path) -> list[tuple[int, int]]:
+    """What tells the files of an environment from others of the same names; nothing if one of them is missing."""
+    try:
+        found = [os.stat(f"{root}/{name}") for name in ("data.mdb", "lock.mdb")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [(file.st_dev, file.st_ino) for file in found]
 
 
 class Environment:
@@ -53,6 +63,7 @@ class Environment:
         self._root = root
         self._map_size = map_size
         self._marked = False
+        self._failed = False  # whether a commit failed and nothing was synced since
         self._users = 1
         self._inside: list[None] = []  # as many as there are transactions; its methods are atomic, += is not
         self._door_closed = False
@@ -104,11 +115,13 @@ class Environment:
     def write(self, work: Callable[[Transaction], None]) -> None:
         """Let *work* change the store in one transaction; it is begun anew as often as the map has to grow."""
 
-        def mark_and_work(transaction: Transaction) -> None:
-            self._mark(transaction)
+        def work_and_check(transaction: Transaction) -> None:
+            if not self._marked:
+                self._mark(transaction)
             work(transaction)
+            self._check_files()
 
-        self._run(work if self._marked else mark_and_work, write=True)
+        self._run(work_and_check, write=True)
         self._marked = True
 
     def stats(self) -> Stats:
@@ -143,9 +156,23 @@ class Environment:
                 if not environment.reader_check():
                     raise
                 continue  # readers that were killed had the places
+            except lmdb.PanicError:
+                seen, size = -1, 0
             finally:
                 self._leave()
-            self._resize(seen, size)
+            if seen < 0:
+                self._reopen(environment)
+            else:
+                self._resize(seen, size)
+
+    def _reopen(self, failed: lmdb.Environment) -> None:
+        """Begin anew after the root of a commit could not be written: LMDB refuses everything from then on, though the
+        disk may be well again, or was all the time: a file descriptor may report what went wrong with another one."""
+        with self._alone():
+            if self._lmdb is failed:
+                self._failed = True
+                self._close()
+                self._lmdb = self._open()
 
     def _resize(self, seen: int, size: int) -> None:
         """Set the size of the map, unless somebody did since it was *seen*; 0 is what other processes made it."""
@@ -153,6 +180,12 @@ class Environment:
             if self._lmdb is not None and self._lmdb.info()["map_size"] == seen:
                 self._lmdb.set_mapsize(size)
                 self._map_size = self._lmdb.info()["map_size"]
+
+    def _check_files(self) -> None:
+        """Raise if the files have lost their names, or others have them: nobody would find what is written to them. And
+        a process with another `lock.mdb` would write at the same time."""
+        if not self._files or self._files != _identities(self._root):
+            raise FileNotFoundError(errno.ENOENT, _REMOVED, str(self._root))
 
     def _mark(self, transaction: Transaction) -> None:
         """Write down what the store is made with, or find that another process was quicker and chose otherwise."""
@@ -163,9 +196,15 @@ class Environment:
             raise Conflict(f"{self._root} was made by another process with another sync: open it again")
 
     def _open(self) -> lmdb.Environment:
+        self._marked = False  # it may be another store by now
         environment = self._open_with(self.sync)
         try:
             made_with = _made_with(environment, self._root)
+            if self._failed and not environment.flags()["readonly"]:
+                # LMDB has put the old root back, but only in memory. It must be on the disk before the pages of the
+                # failed commit are used again, for the disk may have the root that names them.
+                environment.sync(True)
+                self._failed = False
         except BaseException:
             environment.close()
             raise
@@ -189,11 +228,13 @@ class Environment:
             )
 
         try:
-            return attempt(readonly=False)
+            opened = attempt(readonly=False)
         except lmdb.Error as error:
             if getattr(error, "code", 0) != errno.EROFS:
                 raise
-            return attempt(readonly=True)
+            opened = attempt(readonly=True)
+        self._files = _identities(self._root)
+        return opened
 
     def _close(self) -> None:
         if self._lmdb is not None:
