@@ -284,14 +284,14 @@ class Environment:
 def _made_with(environment: lmdb.Environment, root: Path) -> Sync | None:
     """The setting that the mark tells; None if nothing was written yet."""
     environment.reader_check()
-    with environment.begin() as transaction:
-        found = transaction.get(_MARK)
+    with environment.begin() as transaction:  # one for both: another process may make the store meanwhile
+        found, empty = transaction.get(_MARK), not transaction.cursor().first()
     for sync, mark in _MARKS.items():
         if found == mark:
             return sync
     if found is not None:
         raise BadUrl(f"{root} is of another version of safekeeper, its mark is {found!r}: open it with that version")
-    if environment.stat()["entries"]:
+    if not empty:
         raise BadUrl(f"{root} holds an LMDB that is not safekeeper's: choose another folder")
     return None
 

@@ -5,13 +5,14 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import lmdb
 import pytest
 
 import safekeeper
 from safekeeper import BadUrl, Batch, CheckpointId, Corruption, Survives, Unavailable
+from safekeeper.backends.lmdb.environment import _made_with
 from safekeeper.testing.peer import Peer
 
 A = CheckpointId("g", b"a")
@@ -300,3 +301,21 @@ def test_stats_count_ids_and_what_they_occupy(store, root):
     store.write(Batch({CheckpointId("g", b"%d" % n): bytes(5000) for n in range(100)}))
     assert store.stats().ids == 100
     assert 500_000 < store.stats().bytes_stored <= (root / "data.mdb").stat().st_size
+
+
+def test_a_store_that_another_process_begins_while_it_is_opened_is_not_taken_for_a_stranger(root, url):
+    root.mkdir()
+    with Peer(url) as other, lmdb.open(str(root)) as environment:
+
+        class Overtaken:
+            """An environment in which the other one writes for the first time after a transaction has ended."""
+
+            reader_check, stat = environment.reader_check, environment.stat
+
+            @contextmanager
+            def begin(self):
+                with environment.begin() as transaction:
+                    yield transaction
+                other.write(Batch({A: b"first"}))
+
+        assert _made_with(Overtaken(), root) is None
