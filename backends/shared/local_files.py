@@ -135,11 +135,17 @@ def file_system_type(path: Path) -> str:
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
     """Make the names in a folder durable: what was created, renamed or removed in it."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = _open_folder(path)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
+    # On an xfs that was shut down meanwhile the sync finds nothing to write and succeeds. To open it again fails.
+    os.close(_open_folder(path))
+
+
+def _open_folder(path: str | os.PathLike[str]) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def make_folder(path: Path) -> None:

@@ -1,0 +1,205 @@
+"""A file system that goes away and comes back while the machine runs: shut down by force, and mounted again.
+
+The old process must not die, and whatever it answers must be true: it may hold files of a file system that nobody
+else sees any more. `lmdb:` maps its files, so a process that uses it may be ended by SIGBUS; the rest holds for it too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from safekeeper import Batch, CheckpointId, SafekeeperError, Unavailable, stores
+from safekeeper.backend import Backend
+from safekeeper.backends.shared.local_files import sync_folder
+from safekeeper.testing.peer import PATIENCE, Peer
+
+from .explorer import STORES
+from .mounts import SHUT_DOWN_HOWS, alone, make_image, mount, run, shut_down
+
+LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
+MAY_BE_ENDED = {"lmdb"}
+"""Whose processes may be ended by a file system that goes away."""
+
+T = TypeVar("T")
+Values = dict[CheckpointId, bytes]
+
+
+class Stream:
+    """What a peer writes in the background, until it is refused."""
+
+    def __init__(self, store: Backend) -> None:
+        self.acknowledged: Values = {}
+        self.refused: Values = {}
+        self.error = ""
+        self.thread = threading.Thread(target=self._write, args=(store,), daemon=True)
+        self.thread.start()
+
+    def _write(self, store: Backend) -> None:
+        for number in range(1 << 40):
+            id, value = CheckpointId("stream", f"{os.getpid()} {number % 20}".encode()), b"%d" % number * 40
+            try:
+                store.write(Batch({id: value}))
+            except SafekeeperError as error:
+                self.refused, self.error = {id: value}, f"{type(error).__name__}: {error}"
+                return
+            self.acknowledged[id] = value
+
+
+_streams: list[Stream] = []
+
+
+def start_stream(store: Backend) -> None:
+    """Begin to write, over there; return when something was acknowledged."""
+    _streams.append(Stream(store))
+    deadline = time.monotonic() + PATIENCE
+    while len(_streams[-1].acknowledged) < 10 and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def end_of_stream(store: Backend) -> tuple[Values, Values, str]:
+    """What was acknowledged over there, what was refused, and how."""
+    _streams[-1].thread.join(PATIENCE)
+    return _streams[-1].acknowledged, _streams[-1].refused, _streams[-1].error
+
+
+def write_some(store: Backend, name: str) -> Values:
+    values = {CheckpointId("some", f"{name} {number}".encode()): b"some %d" % number * 100 for number in range(20)}
+    for id, value in values.items():
+        store.write(Batch({id: value}))
+    return values
+
+
+def try_to_write(store: Backend, name: str) -> Values:
+    """What is acknowledged of several writes, each of which may be refused."""
+    acknowledged: Values = {}
+    for number in range(10):
+        id, value = CheckpointId("tried", f"{name} {number}".encode()), b"tried %d" % number * 100
+        try:
+            store.write(Batch({id: value}))
+        except Unavailable:
+            continue
+        acknowledged[id] = value
+    return acknowledged
+
+
+def try_to_read(store: Backend, acknowledged: Values, refused: Values) -> list[CheckpointId]:
+    """The ids that a read gives neither of the two for; none if it is refused."""
+    try:
+        found = store.read(list(acknowledged))
+    except Unavailable:
+        return []
+    return [
+        id for id, value in zip(acknowledged, found, strict=True) if value not in (acknowledged[id], refused.get(id))
+    ]
+
+
+def damages(store: Backend) -> list[str]:
+    return [str(damage) for damage in stores.verify(store)]
+
+
+def ask(scheme: str, peer: Peer, function: Callable[..., T], *args: object) -> T | None:
+    """What a peer answers; None if it was ended by a signal, where that may be."""
+    try:
+        return peer.call(function, *args)
+    except (AssertionError, BrokenPipeError, ConnectionResetError):
+        assert scheme in MAY_BE_ENDED, f"the process ended with {peer._process.wait()}"
+        assert peer._process.wait() == -signal.SIGBUS
+        return None
+
+
+def check(url: str, acknowledged: Values, refused: Values, name: str) -> Values:
+    """What a new process finds is what was acknowledged, or for what was refused last, that; then it writes."""
+    with Peer(url) as peer:
+        assert peer.call(damages) == []
+        for id, value in zip(acknowledged, peer.read(list(acknowledged)), strict=True):
+            expected = {acknowledged[id], refused.get(id, acknowledged[id])}
+            assert value in expected, f"{name}: {id} is {(value or b'absent')[:20]!r}"
+            acknowledged[id] = value
+        return acknowledged | peer.call(write_some, name)
+
+
+def go_away_and_come_back(memory: Path, scheme: str, kind: str, how: str, fate: str) -> None:
+    """Two processes write while the file system is shut down; then it is mounted again, and others go on."""
+    image, folder = make_image(kind, memory / "image"), memory / "mounted"
+    mount(image, folder, kind)
+    url = STORES[scheme].format(folder / "store")
+    acknowledged: Values = {}
+    refused: Values = {}
+    with ExitStack() as stack:
+        peers = [stack.enter_context(Peer(url)) for _ in range(2)]
+        for number, peer in enumerate(peers):
+            acknowledged |= peer.call(write_some, f"before {number}")
+        run("sync", "--file-system", folder)  # from here on what is only in memory has an older form on the disk
+        for peer in peers:
+            peer.call(start_stream)
+        shut_down(folder, how)
+        for peer in peers:
+            if (ended := ask(scheme, peer, end_of_stream)) is None:
+                pytest.fail("its notes are lost with the process: let it write them elsewhere")
+            acknowledged |= ended[0]
+            refused |= ended[1]
+            assert ended[2].startswith(Unavailable.__name__), ended[2]
+        for peer in peers:
+            assert not ask(scheme, peer, try_to_write, "shut down"), "there is nothing that could have kept it"
+            assert not ask(scheme, peer, try_to_read, acknowledged, refused)
+        if fate == "killed":
+            for peer in peers:
+                peer._process.kill()
+                peer._process.wait()
+        run("umount", *(["--lazy"] if fate == "lives on" else []), folder)
+        mount(image, folder, kind)  # on another device: on the old one the dead file system would be found again
+        if fate == "lives on":
+            acknowledged |= ask(scheme, peers[0], try_to_write, "before others") or {}
+        acknowledged = check(url, acknowledged, refused, "new")
+        if fate == "lives on":
+            for number, peer in enumerate(peers):
+                acknowledged |= ask(scheme, peer, try_to_write, f"after others {number}") or {}
+                peer._process.kill()
+                peer._process.wait()
+    acknowledged = check(url, acknowledged, refused, "newer")
+    run("umount", folder)
+    mount(image, folder, kind)
+    check(url, acknowledged, refused, "newest")
+    run("umount", folder)
+
+
+SHORT = [("log", "ext4"), ("log", "xfs"), ("file", "ext4"), ("lmdb", "ext4")]
+CASES = [(scheme, kind) for scheme in STORES for kind in ("ext4", "xfs")] if LONG else SHORT
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("how", SHUT_DOWN_HOWS if LONG else ["nothing flushed"])
+@pytest.mark.parametrize("fate", ("killed", "lives on"))
+@pytest.mark.parametrize(("scheme", "kind"), CASES, ids=[f"{scheme}-{kind}" for scheme, kind in CASES])
+def test_a_file_system_that_is_shut_down_and_mounted_again_has_what_was_acknowledged(tmp_path, scheme, kind, how, fate):
+    alone(go_away_and_come_back, tmp_path, scheme, kind, how, fate)
+
+
+def sync_a_folder_too_late(memory: Path, kind: str) -> None:
+    """The file system goes away after a name was given and before the folder's sync, which finds nothing to write."""
+    folder, fsync = memory / "mounted", os.fsync
+    mount(make_image(kind, memory / "image"), folder, kind)
+
+    def shut_down_and_sync(fd: int) -> None:
+        shut_down(folder, "nothing flushed")
+        fsync(fd)
+
+    (folder / "new").touch()
+    os.fsync = shut_down_and_sync
+    with pytest.raises(OSError, match="Input/output error"):
+        sync_folder(folder)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("kind", ("ext4", "xfs"))
+def test_a_folder_is_not_synced_if_its_file_system_was_shut_down_meanwhile(tmp_path, kind):
+    alone(sync_a_folder_too_late, tmp_path, kind)
