@@ -4,7 +4,8 @@ Several processes write, are killed and begin again, on an ext4 whose disk (`dis
 Then power cuts are made up: at some position of the record, with the writes since the last flush lost, kept or torn.
 For each the image is made and mounted, which replays the journal of ext4, and the store is opened by new processes, on
 the same run of the kernel and on another one. What was acknowledged before the cut must be there, or something newer;
-nothing may be there that was not written; the store must be sound, and go on taking writes.
+nothing may be there that was not written; the store must be sound, and go on taking writes. On what one more power cut
+leaves the writers go on, and it is done again.
 
 A failure names the folder in which the recording was kept. This tries one of its states again:
 
@@ -24,11 +25,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TypeVar
 
 import safekeeper
 from safekeeper import Batch, CheckpointId, stores
@@ -36,9 +37,7 @@ from safekeeper.backend import SupportsAtomicBatch
 
 from .disk import PATIENCE, FuseDisk, Record, open_control, position
 from .mounts import another_boot, make_image, mounted, run
-from .workload import Assignment, History, be_a_writer
-
-R = TypeVar("R")
+from .workload import Assignment, Done, History, be_a_writer
 
 STORES = {
     "file": "file://{}",
@@ -46,6 +45,9 @@ STORES = {
     "log": "log://{}?segment=16K&compact-dead=0.3",
 }
 """The stores that are explored, as URLs of a folder. Small segments make the log rotate and compact often."""
+
+LIVES = 2
+"""How often writers begin; each time but the first on what a power cut has left."""
 
 PRETENDING = {**STORES, "lmdb": "lmdb://{}?sync=none"}
 """The same without syncs: LMDB makes its own, so it is told; the others are made to pretend."""
@@ -83,29 +85,41 @@ class Explored:
 
 
 def explore(memory: Path, what: Exploration, kept: Path) -> Explored:
-    """Record, then look at power cuts. The recording is kept in *kept* if a state is bad."""
-    folder = memory / "recording"
-    folder.mkdir()
-    explored = Explored(kills=_record(memory, folder, what))
-    _look_at_states(memory, folder, what, range(what.states), explored)
-    if explored.bad and not what.pretended:
-        shutil.copytree(folder, kept, dirs_exist_ok=True)
-        (kept / "what").write_text(json.dumps(asdict(what)))
+    """Record, then look at power cuts; go on from one of them, record that, and look again. What was recorded is kept
+    in *kept* if a state is bad."""
+    explored = Explored()
+    for life in range(LIVES):
+        folder = memory / f"life-{life}"
+        folder.mkdir()
+        if life == 0:
+            make_image("ext4", folder / "image")
+            before, boot = list[Done](), 0
+        else:
+            before = _crash(memory / f"life-{life - 1}", folder / "image", Random(f"crash {what.seed}"))
+            boot = what.seed % 2
+        (folder / "life").write_bytes(pickle.dumps((what, before, boot, f"w{life}-")))
+        with another_boot(memory, boot):
+            explored.kills += _record(memory, folder)
+            _look_at_states(memory, folder, range(life, what.states, LIVES), explored)
+        if explored.bad:
+            if not what.pretended:
+                shutil.copytree(folder, kept, dirs_exist_ok=True)
+            break
     return explored
 
 
 # --- recording ---
 
 
-def _record(memory: Path, folder: Path, what: Exploration) -> int:
+def _record(memory: Path, folder: Path) -> int:
     """Let writers write; leave image, record and notes in *folder*. How many writers were killed."""
-    random = Random(f"record {what.seed}")
-    image = make_image("ext4", folder / "image")
+    what, _, _, names = pickle.loads((folder / "life").read_bytes())
+    random, image = Random(f"record {names} {what.seed}"), folder / "image"
     (folder / "notes").mkdir()
-    with FuseDisk(memory / "disk", image) as disk:
+    with FuseDisk(memory / f"disk-{names}", image) as disk:
         with mounted(disk.file, memory / "mounted", content=image.read_bytes()) as mount:
             url = (PRETENDING if what.pretended else STORES)[what.scheme].format(mount / "store")
-            crew = _Crew(url, what, disk.control, folder / "notes", random)
+            crew = _Crew(url, what, names, disk.control, folder / "notes", random)
             try:
                 crew.work()
             finally:
@@ -115,11 +129,26 @@ def _record(memory: Path, folder: Path, what: Exploration) -> int:
     return crew.kills
 
 
+def _read(folder: Path) -> tuple[Record, History]:
+    what, before, _, _ = pickle.loads((folder / "life").read_bytes())
+    deaths = json.loads((folder / "deaths").read_text())
+    return Record.read(folder / "record"), History.read(folder / "notes", what.seed, deaths, before)
+
+
+def _crash(folder: Path, image: Path, random: Random) -> list[Done]:
+    """Make an image of a power cut in the later half of a recording; what was done until then."""
+    record, history = _read(folder)
+    at = random.randint(len(record) // 2, len(record))
+    (state,) = record.states((folder / "image").read_bytes(), [(at, "torn", random)])
+    image.write_bytes(state)
+    return history.until(at)
+
+
 class _Crew:
     """Two or three writer processes at a time, each killed sooner or later, or ended in good order."""
 
-    def __init__(self, url: str, what: Exploration, control: Path, notes: Path, random: Random) -> None:
-        self._url, self._what, self._random = url, what, random
+    def __init__(self, url: str, what: Exploration, names: str, control: Path, notes: Path, random: Random) -> None:
+        self._url, self._what, self._names, self._random = url, what, names, random
         self._control, self._notes = control, notes
         self._position = open_control(control)
         self._pids: dict[int, str] = {}
@@ -142,7 +171,7 @@ class _Crew:
 
     def _start(self) -> None:
         self._started += 1
-        name = f"w{self._started}"
+        name = f"{self._names}{self._started}"
         most = self._random.choice((20, 1 << 30))
         assignment = Assignment(self._url, self._what.seed, name, most, self._control, self._notes)
         pid = os.fork()
@@ -196,19 +225,21 @@ def _pretend(what: str) -> None:
 # --- looking ---
 
 
-def _look_at_states(memory: Path, folder: Path, what: Exploration, wanted: Sequence[int], explored: Explored) -> None:
-    record, image = Record.read(folder / "record"), (folder / "image").read_bytes()
-    history = History.read(folder / "notes", what.seed, json.loads((folder / "deaths").read_text()))
-    explored.records, explored.operations = len(record), len(history.operations)
-    explored.flushes = record.entries.count(None)
-    cuts = sorted(_cut(what.seed, number, record, history) for number in range(what.states))
-    cuts = [(position, number, how) for position, number, how in cuts if number in wanted]
+def _look_at_states(memory: Path, folder: Path, wanted: Sequence[int], explored: Explored) -> None:
+    what, _, boot, names = pickle.loads((folder / "life").read_bytes())
+    (record, history), image = _read(folder), (folder / "image").read_bytes()
+    explored.records += len(record)
+    explored.operations += len(history.operations)
+    explored.flushes += record.entries.count(None)
+    cuts = sorted(_cut(what.seed, number, record, history) for number in wanted)
     plan = [(position, how, Random(f"tear {what.seed} {number}")) for position, number, how in cuts]
     for (at, number, how), state in zip(cuts, record.states(image, plan), strict=True):
         explored.states += 1
         explored.acknowledged += history.acknowledged(at)
-        if problems := _look_at(memory, what, state, history, at, number):
-            explored.bad.append(f"state {number} (cut at {at} of {len(record)}, {how}): " + "; ".join(problems))
+        boots = (boot, boot + 1) if number // LIVES % 2 else (boot + 1, boot)
+        if problems := _look_at(memory, what.scheme, state, boots, partial(_check, history, at)):
+            place = f"{names[:-1]}, state {number} (cut at {at} of {len(record)}, {how})"
+            explored.bad.append(f"{place}: " + "; ".join(problems))
         if len(explored.bad) == (1 if what.pretended else _ENOUGH):
             return
 
@@ -223,26 +254,25 @@ def _cut(seed: int, number: int, record: Record, history: History) -> tuple[int,
     return at, number, random.choice(("lost", "kept", "torn", "torn", "torn"))
 
 
-def _look_at(memory: Path, what: Exploration, state: bytearray, history: History, at: int, number: int) -> list[str]:
-    path = memory / "state"
+def _look_at(
+    memory: Path, scheme: str, state: bytearray, boots: Sequence[int], check: Callable[[str, bool], list[str]]
+) -> list[str]:
+    """What is wrong with a disk, as seen by a process of each of *boots*, the last of which writes, too."""
+    path, problems = memory / "state", list[str]()
     path.write_bytes(state)
     try:
         with mounted(path, memory / "found", content=state) as mount:
-            url = STORES[what.scheme].format(mount / "store")
-
-            forms = {"same boot": nullcontext(), "new boot": another_boot(memory)}
-            problems: list[str] = []
-            for boot in forms if number % 2 else reversed(forms):
-                with forms[boot]:
-                    write = boot == "new boot" if number % 2 else boot == "same boot"
-                    found = _in_a_process(lambda write=write: _check(url, history, at, write))
-                problems += [f"{boot}: {problem}" for problem in found]
+            url = STORES[scheme].format(mount / "store")
+            for boot in boots:
+                with another_boot(memory, boot):
+                    found = _in_a_process(lambda boot=boot: check(url, boot == boots[-1]))
+                problems += [f"boot {boot}: {problem}" for problem in found]
             return problems
     finally:
         path.unlink()
 
 
-def _check(url: str, history: History, at: int, write: bool) -> list[str]:
+def _check(history: History, at: int, url: str, write: bool) -> list[str]:
     """What is wrong with a store that was found after a crash; with *write*, also after it was written to."""
     with safekeeper.open(url) as store:
         found = history.everything(store.read)
@@ -289,12 +319,13 @@ def _in_a_process(work: Callable[[], list[str]]) -> list[str]:
 
 
 def _again(folder: Path, number: int) -> None:
-    what = Exploration(**json.loads((folder / "what").read_text()))
     memory = folder / "memory"
     memory.mkdir(exist_ok=True)
     run("mount", "-t", "tmpfs", "none", memory)
+    _, _, boot, _ = pickle.loads((folder / "life").read_bytes())
     explored = Explored()
-    _look_at_states(memory, folder, what, [number], explored)
+    with another_boot(memory, boot):
+        _look_at_states(memory, folder, [number], explored)
     print("\n".join(explored.bad) or "nothing is wrong")
 
 

@@ -138,10 +138,10 @@ def shut_down(folder: Path, how: str) -> None:
 
 
 @contextmanager
-def another_boot(folder: Path) -> Iterator[None]:
-    """Processes that are started inside the block find that the machine has been restarted."""
-    other = folder / "boot_id"
-    other.write_text("00000000-0000-4000-8000-000000000001\n")
+def another_boot(folder: Path, number: int = 1) -> Iterator[None]:
+    """Processes that are started inside the block find that the machine has been restarted, so many times."""
+    other = folder / f"boot_id-{number}"
+    other.write_text(f"00000000-0000-4000-8000-{number:012}\n")
     run("mount", "--bind", other, BOOT_ID)
     try:
         yield

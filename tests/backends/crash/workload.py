@@ -10,8 +10,8 @@ import threading
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from mmap import mmap
 from pathlib import Path
@@ -131,9 +131,9 @@ class History:
                 self._of_id[id].append(operation)
 
     @classmethod
-    def read(cls, notes: Path, seed: int, deaths: Mapping[str, int]) -> History:
-        """Put the notes together. *deaths* says when each writer was gone."""
-        operations = []
+    def read(cls, notes: Path, seed: int, deaths: Mapping[str, int], before: Sequence[Done] = ()) -> History:
+        """Put the notes together. *deaths* says when each writer was gone, *before* what had been done before all."""
+        operations = [*before]
         for path in sorted(notes.iterdir()):
             assert not path.name.endswith(".failed"), f"a writer failed on a disk without faults:\n{path.read_text()}"
             of_writer: dict[int, Done] = {}
@@ -149,6 +149,14 @@ class History:
                 operation.ended = min(operation.ended, deaths[path.name[:-1]])
                 operations.append(operation)
         return cls(operations)
+
+    def until(self, position: int) -> list[Done]:
+        """What was done before a crash at *position*, for those who go on after it."""
+        return [
+            replace(one, begun_at=-1, acknowledged_at=-1 if one.acknowledged_at <= position else inf)
+            for one in self.operations
+            if one.begun_at <= position
+        ]
 
     def acknowledged(self, position: int) -> int:
         """How many operations were acknowledged before *position*."""
