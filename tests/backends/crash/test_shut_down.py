@@ -1,7 +1,8 @@
 """A file system that goes away and comes back while the machine runs: shut down by force, and mounted again.
 
 The old process must not die, and whatever it answers must be true: it may hold files of a file system that nobody
-else sees any more. `lmdb:` maps its files, so a process that uses it may be ended by SIGBUS; the rest holds for it too.
+else sees any more. `lmdb:` maps its files: a process that uses it may be ended by SIGBUS, and another one then waits
+for ever for its lock, which is in such a file. The rest holds for it too.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ import pytest
 from safekeeper import Batch, CheckpointId, SafekeeperError, Unavailable, stores
 from safekeeper.backend import Backend
 from safekeeper.backends.shared.local_files import sync_folder
-from safekeeper.testing.peer import PATIENCE, Peer
+from safekeeper.testing import peer as peer_module
+from safekeeper.testing.peer import Peer
 
 from .explorer import STORES
 from .mounts import SHUT_DOWN_HOWS, alone, make_image, mount, run, shut_down
 
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
-MAY_BE_ENDED = {"lmdb"}
-"""Whose processes may be ended by a file system that goes away."""
+MAPPED = {"lmdb"}
+"""Whose processes may be ended, or hang, when their file system goes away."""
 
 T = TypeVar("T")
 Values = dict[CheckpointId, bytes]
@@ -58,24 +60,37 @@ def start_stream(store: Backend, notes: Path) -> None:
 
 def lines_of(notes: Path, enough: Callable[[list[str]], bool]) -> list[str]:
     """The notes of a stream, when there are enough."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + peer_module.PATIENCE
     while not enough(lines := notes.read_text().splitlines() if notes.exists() else []):
-        assert time.monotonic() < deadline, lines[-2:]
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"it has stopped at {lines[-1:]}")
         time.sleep(0.005)
     return lines
 
 
 def end_of_stream(scheme: str, peer: Peer, notes: Path) -> tuple[Values, Values]:
     """What a stream wrote with success, and what it began to write last."""
-    lines = lines_of(notes, lambda lines: lines[-1].startswith("refused") or peer._process.poll() is not None)
-    if (ended := peer._process.poll()) is None:
+    try:
+        lines = lines_of(notes, lambda lines: lines[-1].startswith("refused") or peer._process.poll() is not None)
+        check_ended(scheme, peer)
+    except TimeoutError:
+        assert scheme in MAPPED, "it hangs"
+        peer._process.kill()
+        peer._process.wait()
+        lines = lines_of(notes, bool)
+    if peer._process.poll() is None:
         assert lines[-1].startswith(f"refused {Unavailable.__name__}"), lines[-1]
-    else:
-        assert (scheme in MAY_BE_ENDED, ended) == (True, -signal.SIGBUS)
     words = [line.split() for line in lines]
     done = dict(stream_item(notes, int(number)) for word, number, *_ in words if word == "done")
     begun = [stream_item(notes, int(number)) for word, number, *_ in words if word == "begin"]
     return done, dict(begun[-1:])
+
+
+def check_ended(scheme: str, peer: Peer) -> None:
+    """A process lives, or was ended by the only thing that may end it, or by this test because it hung."""
+    if (ended := peer._process.poll()) is not None:
+        assert scheme in MAPPED, f"the process ended with {ended}"
+        assert ended in (-signal.SIGBUS, -signal.SIGKILL)
 
 
 def write_some(store: Backend, name: str) -> Values:
@@ -114,12 +129,12 @@ def damages(store: Backend) -> list[str]:
 
 
 def ask(scheme: str, peer: Peer, function: Callable[..., T], *args: object) -> T | None:
-    """What a peer answers; None if it was ended by a signal, where that may be."""
+    """What a peer answers; None if it was ended or hangs, where that may be."""
     try:
         return peer.call(function, *args)
-    except (AssertionError, BrokenPipeError, ConnectionResetError):
-        assert scheme in MAY_BE_ENDED, f"the process ended with {peer._process.wait()}"
-        assert peer._process.wait() == -signal.SIGBUS
+    except (AssertionError, BrokenPipeError, ConnectionResetError, TimeoutError):
+        peer._process.wait()  # whoever hangs was killed
+        check_ended(scheme, peer)
         return None
 
 
@@ -136,6 +151,8 @@ def check(url: str, acknowledged: Values, refused: Values, name: str) -> Values:
 
 def go_away_and_come_back(memory: Path, scheme: str, kind: str, how: str, fate: str) -> None:
     """Two processes write while the file system is shut down; then it is mounted again, and others go on."""
+    if scheme in MAPPED:
+        peer_module.PATIENCE = 10.0  # it may hang, so this only says when to give it up
     image, folder = make_image(kind, memory / "image"), memory / "mounted"
     mount(image, folder, kind)
     url = STORES[scheme].format(folder / "store")
