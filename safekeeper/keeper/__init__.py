@@ -2,8 +2,9 @@
 
 `keeper.py` is its face; behind it every save completes exactly once. Read in this order: `keeper`, `serializers`
 (states to bytes), `ticket` (what travels), `lanes` (a bounded queue, a lane per id), `stage` (a queue and its threads),
-`completions` (each save ends once), `pipeline` (all of it together), `overflow`, `backoff`, `line`; then `reader` and
-`fuse` for the way back, `lifetime` for forks and the end of the process, `metrics` and `notices` for people.
+`completions` (each save ends once), `pipeline` (all of it together), `overflow`, `interrupts`, `backoff`, `line`;
+then `reader` and `fuse` for the way back, `lifetime` for forks and the end of the process, `metrics` and `notices` for
+people.
 `docs/keeper.md` is the guide.
 """
 

@@ -10,17 +10,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from math import inf
-from threading import TIMEOUT_MAX, Condition, Lock, Thread
+from threading import TIMEOUT_MAX, Condition, Lock, Thread, current_thread, main_thread
+from typing import Literal, TypeAlias, get_args
 
 from safekeeper.backend import CheckpointId
 from safekeeper.errors import SafekeeperError, Unavailable
+from safekeeper.keeper.interrupts import join, start_thread, wake
 from safekeeper.keeper.metrics import Metrics
 from safekeeper.keeper.notices import Notices, log_safely
 from safekeeper.keeper.ticket import Callback, Entry, Outcome, Ticket
 
 _log = logging.getLogger("safekeeper")
+
+Fate: TypeAlias = Literal["stored", "superseded", "dropped", "rejected", "expired", "failed", "closed"]
+"""The seven ways to complete, as `Metrics` names them."""
 
 _FINEST_LOOK = 0.01  # seconds: deadlines that are closer together are looked at together
 
@@ -28,8 +34,13 @@ _FINEST_LOOK = 0.01  # seconds: deadlines that are closer together are looked at
 class Completions:
     """What is under way. Methods that say so are called with `lock` held, the others without."""
 
-    def __init__(self, last_progress: Callable[[Entry], float]) -> None:
+    def __init__(self, last_progress: Callable[[Entry], float], mend: Callable[[], None]) -> None:
         self._last_progress = last_progress
+        self._mend = mend
+        self.torn = False
+        """Whether an interrupt came in the middle of a change. Set before the lock is given back."""
+        self.counts: dict[Fate, int] = dict.fromkeys(get_args(Fate), 0)
+        """How many have completed in which way."""
         self.lock = Lock()
         """The one lock of a keeper. It is not held while a serializer, a backend, a callback or a log handler runs."""
         self.metrics = Metrics()
@@ -37,8 +48,8 @@ class Completions:
         self.trouble: Unavailable | None = None
         """What the store said last, while it does not answer."""
         self._open: set[Entry] = set()
-        self._empty = Condition(self.lock)
-        self._heard: list[Ticket] = []  # they have completed and their callbacks are still to be called
+        self._emptied: list[Lock] = []  # who waits until nothing is under way
+        self._heard: deque[Ticket] = deque()  # they have completed and their callbacks are still to be called
         self._own = threading.local()
         self._watcher: Thread | None = None
         self._watch = Condition(self.lock)
@@ -50,51 +61,79 @@ class Completions:
 
     def open(self, entry: Entry, callback: Callback | None) -> Ticket:
         """Begin with *entry*. With the lock held."""
-        self.metrics.saves += 1
         if entry.serializing:
             self.metrics.serialize.record(entry.serializing)
-        entry.newest = self.metrics.saves
+        entry.newest = self.metrics.saves + 1
         ticket = Ticket(self, entry, callback)
         if callback is not None:
             entry.listeners = [ticket]
-        self._open.add(entry)
+        self.metrics.saves += 1
+        self._open.add(entry)  # together with the line before: no interrupt comes between them
         if entry.deadline < self._next_look:
             self._look_at(entry.deadline)
         return ticket
 
     def supersede(self, entry: Entry) -> None:
         """Another entry answers for *entry* from now on. With the lock held."""
-        self.metrics.superseded += 1
-        self._open.discard(entry)
+        entry.drop_state()
+        if entry.waiters is not None:
+            entry.wake()
+        self.counts["superseded"] += 1
+        self._open.discard(entry)  # together with the line before
 
-    def settle(self, entry: Entry, outcome: Outcome) -> None:
-        """Complete *entry*, which has no outcome yet. With the lock held; the caller counts it and reports."""
-        entry.outcome = outcome
-        self._open.discard(entry)
+    def settle(self, entry: Entry, outcome: Outcome, fate: Fate) -> None:
+        """Complete *entry*, which has no outcome yet. With the lock held; the caller reports."""
+        entry.outcome, entry.fate = outcome, fate
+        self._finish(entry)
+
+    def _finish(self, entry: Entry) -> None:
+        """What has to follow when *entry* has got its outcome; from any step on it can be done again."""
+        assert entry.fate is not None
         if entry.queue is not None:
-            entry.queue.remove(entry)
             entry.drop_state()
+            entry.queue.remove(entry)
         if entry.listeners is not None:
             self._heard += entry.listeners
             entry.listeners = None
         if entry.waiters is not None:
             entry.wake()
+        self.counts[entry.fate] += 1
+        self._open.discard(entry)  # together with the line before
         if not self._open:
-            self._empty.notify_all()
+            wake(self._emptied)
+
+    def check(self) -> None:
+        """Mend what an interrupt has left half done. First of all when the lock was taken."""
+        if self.torn:
+            self._mend()
+
+    def mend(self) -> None:
+        """Complete what has an outcome or an heir, and what nobody will put on a queue any more. With the lock held,
+        after the queues."""
+        for entry in list(self._open):
+            if entry.outcome is not None:
+                self._finish(entry)
+            elif entry.heir is not None:
+                self.supersede(entry)
+            elif entry.abandoned and not entry.entered:
+                self.fail(entry, Unavailable(f"{entry.id}: its save was interrupted"))
+        if not self._open:
+            wake(self._emptied)
+        if self._watcher is not None and self._watcher.ident is None:
+            self._watcher = None
+        self._look_at(time.monotonic())
 
     def fail(self, entry: Entry, error: SafekeeperError) -> None:
         """Complete *entry* with *error* unless it has completed. With the lock held."""
         if entry.outcome is None:
-            self.metrics.failed += 1
             self.notices.note("%s: not stored: %s", entry.id, error)
-            self.settle(entry, error)
+            self.settle(entry, error, "failed")
 
     def abandon(self, error: SafekeeperError) -> int:
         """Complete everything with *error*; how much that was. With the lock held."""
         entries = list(self._open)
-        self.metrics.closed += len(entries)
         for entry in entries:
-            self.settle(entry, error)
+            self.settle(entry, error, "closed")
         return len(entries)
 
     def abandon_in_child(self, error: SafekeeperError) -> None:
@@ -106,42 +145,76 @@ class Completions:
         self._heard.clear()
 
     def wait_until_empty(self, until: float) -> None:
-        """Wait until nothing is under way or the time has come. With the lock held; it is given back meanwhile."""
-        while self._open and (remaining := until - time.monotonic()) > 0:
-            self._empty.wait(min(remaining, TIMEOUT_MAX))
+        """Wait until nothing is under way or the time has come."""
+        while (remaining := until - time.monotonic()) > 0:
+            with self.lock:
+                self.check()
+                if not self._open:
+                    return
+                waiter = join(self._emptied)
+            waiter.acquire(timeout=min(remaining, TIMEOUT_MAX))
 
     def tickets(self) -> list[Ticket]:
         """A ticket for each entry that is under way now."""
         with self.lock:
+            self.check()
             return [Ticket(self, entry) for entry in self._open]
 
     # Callbacks
 
     def report(self) -> None:
         """Log and call back what has come up; after anything that may have settled an entry."""
-        if self.notices.lines:
+        if self.torn:
+            with self.lock:
+                self.check()
+        if self.notices.lines and not self._leave_logging_to_watch():
             with self.lock:
                 lines = self.notices.take()
-            for line in lines:
-                log_safely(_log.warning, line)
+            for line, error in lines:
+                if error is None:
+                    log_safely(_log.warning, "%s", line)
+                else:
+                    log_safely(_log.error, "%s", line, exc_info=error)
         if self._heard and not self.in_callback:
             self._call_back()
 
-    def _call_back(self) -> None:
+    def _leave_logging_to_watch(self) -> bool:
+        """Whether the watch logs what is to be logged, because this thread may be interrupted: a handler of `logging`
+        would keep its lock, and everybody who logs would hang."""
+        if current_thread() is not main_thread():
+            return False
         with self.lock:
-            heard, self._heard = self._heard[::-1], []
+            try:
+                self._look_at(time.monotonic())
+            except BaseException:
+                self.torn = True
+                raise
+            return self._watcher is not None
+
+    def _call_back(self) -> None:
         self._own.in_callback = True
         try:
-            while heard:
-                self._tell(heard.pop())
+            for _ in range(len(self._heard)):
+                with self.lock:
+                    ticket = self._heard[0] if self._heard else None
+                if ticket is None:
+                    break
+                self._tell(ticket)  # it calls back once, if another thread has come here, too
+                with self.lock:
+                    # Not before: after an interrupt it is still there.
+                    if self._heard and self._heard[0] is ticket:
+                        self._heard.popleft()
         finally:
             self._own.in_callback = False
             with self.lock:
                 # Who is left after Ctrl-C, and whoever completed at once because a callback saved, is told by the
                 # watch: here it might never end.
-                self._heard += heard[::-1]
-                if self._heard:
-                    self._look_at(time.monotonic())
+                try:
+                    if self._heard:
+                        self._look_at(time.monotonic())
+                except BaseException:
+                    self.torn = True
+                    raise
 
     def _tell(self, ticket: Ticket) -> None:
         try:
@@ -152,7 +225,8 @@ class Completions:
                 raise
             with self.lock:
                 self.metrics.callback_errors += 1
-            log_safely(_log.exception, "%s: the callback of a save raised", ticket.id)
+                self.notices.lines.append((f"{ticket.id}: the callback of a save raised", error))
+            self.report()
 
     @property
     def in_callback(self) -> bool:
@@ -169,8 +243,13 @@ class Completions:
     def expire(self, ticket: Ticket) -> None:
         """Complete *ticket*, whose deadline is over, unless it has completed or there was progress."""
         with self.lock:
-            if ticket.late is None and ticket.carrier.outcome is None and self.is_late(ticket, ticket.carrier):
-                self._expire_ticket(ticket)
+            try:
+                self.check()
+                if ticket.late is None and ticket.carrier.outcome is None and self.is_late(ticket, ticket.carrier):
+                    self._expire_ticket(ticket)
+            except BaseException:
+                self.torn = True
+                raise
         self.report()
 
     def is_late(self, waiting: Entry | Ticket, carrier: Entry) -> bool:
@@ -183,10 +262,9 @@ class Completions:
 
     def expire_entry(self, entry: Entry) -> None:
         """Complete *entry*, whose deadline is over. With the lock held."""
-        self.metrics.expired += 1
         error = self._too_late(entry.id)
         self.notices.note("%s", error)
-        self.settle(entry, error)
+        self.settle(entry, error, "expired")
 
     def _expire_ticket(self, ticket: Ticket) -> None:
         entry = ticket.carrier
@@ -208,17 +286,18 @@ class Completions:
         """Nothing is left to watch: let the thread end that did so. With the lock held."""
         if self._watcher is not None:
             self._look_at(time.monotonic())
+        self._watch.notify_all()
         return self._watcher
 
     def _look_at(self, when: float) -> None:
         """Let the watch look at the deadlines at that time."""
         self._next_look = when
         if self._watcher is not None:
-            self._watch.notify()
+            self._watch.notify_all()
             return
         self._watcher = Thread(target=self._keep_watch, name="safekeeper-watch", daemon=True)
         try:
-            self._watcher.start()
+            start_thread(self._watcher)
         except RuntimeError:  # tickets still expire when somebody looks at them
             self._watcher, self._next_look = None, inf
 
@@ -227,12 +306,16 @@ class Completions:
         watching = True
         while watching:
             with self.lock:
-                self._watch.wait(min(max(self._next_look - time.monotonic(), _FINEST_LOOK), TIMEOUT_MAX))
-                if self._next_look > time.monotonic():
-                    continue
-                self._next_look = self._look()
+                if self._next_look < inf:  # else there is nothing to watch any more, and nobody would notify
+                    self._watch.wait(min(max(self._next_look - time.monotonic(), _FINEST_LOOK), TIMEOUT_MAX))
+                self.check()
+                if self._next_look <= time.monotonic():
+                    self._next_look = self._look()
                 if self._next_look == inf:
-                    watching, self._watcher = False, None
+                    watching = False
+                    if self._watcher is current_thread():
+                        self._watcher = None
+                    self._watch.notify_all()  # after an interrupt there may be two
             self.report()
 
     def _look(self) -> float:

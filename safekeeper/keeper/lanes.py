@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from threading import Condition, Lock
 
 from safekeeper.backend import CheckpointId
 from safekeeper.keeper.ticket import Entry
@@ -37,18 +36,18 @@ class Bounds:
 class LaneQueue:
     """Entries in the order of their arrival, a lane for each id. All methods are called with the keeper's lock held."""
 
-    def __init__(self, bounds: Bounds, lock: Lock) -> None:
+    def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self.count = 0
         self.nbytes = 0
-        self.space = Condition(lock)
-        """Notified when something left and somebody waits for room."""
         self.line: dict[Entry, float] = {}
         """What waits for room, the longest waiting first, with the time since when; each in a thread of its own."""
         # Ordered dicts serve as queues from whose middle a completed entry can be removed at once.
         self._waiting: OrderedDict[Entry, None] = OrderedDict()
         self._ready: OrderedDict[Entry, None] = OrderedDict()
         self._last: dict[CheckpointId, Entry] = {}
+        self.taken: set[Entry] = set()
+        """What workers have in hand."""
 
     def __contains__(self, id: CheckpointId) -> bool:
         """Whether anything of *id* waits here or was taken and not yet released."""
@@ -97,13 +96,16 @@ class LaneQueue:
 
     def push(self, entry: Entry) -> None:
         """Put *entry* at the end of its lane, whether or not there is room."""
+        self._waiting[entry] = None  # the fact from which `mend` finds the rest
+        if (left := entry.leaving) is not None:  # it can be in one lane only
+            entry.leaving = None
+            left.release(entry)
         last = self._last.setdefault(entry.id, entry)
         if last is entry:
             self._ready[entry] = None
         else:
             self._last[entry.id] = entry
             last.following, entry.preceding = entry, last
-        self._waiting[entry] = None
         self._enter(entry)
 
     def replace(self, carrier: Entry, newer: Entry) -> None:
@@ -115,6 +117,7 @@ class LaneQueue:
 
     def put_back(self, entry: Entry) -> None:
         """Put a taken entry back to the front, to be taken again."""
+        self.taken.discard(entry)
         for queue in (self._ready, self._waiting):
             queue[entry] = None
             queue.move_to_end(entry, last=False)
@@ -129,11 +132,13 @@ class LaneQueue:
             taken = [self._ready.popitem(last=False)[0] for _ in range(most)]
         for entry in taken:
             self._leave(entry)
-        self._tell_blocked()
+        self.taken.update(taken)
+        self.tell_blocked()
         return taken
 
     def release(self, entry: Entry) -> None:
         """The worker is done with *entry*: the next of its id becomes ready."""
+        self.taken.discard(entry)
         if (following := entry.following) is None:
             del self._last[entry.id]
         else:
@@ -143,7 +148,7 @@ class LaneQueue:
     def remove(self, entry: Entry) -> None:
         """Take out an entry that completed while it waited."""
         self._leave(entry)
-        self._tell_blocked()
+        self.tell_blocked()
         if (preceding := entry.preceding) is None:
             del self._ready[entry]
             self.release(entry)
@@ -156,6 +161,7 @@ class LaneQueue:
 
     def _enter(self, entry: Entry) -> None:
         entry.queue = self
+        entry.entered = True
         self.count += entry.weight
         self.nbytes += entry.size
 
@@ -165,6 +171,41 @@ class LaneQueue:
         self.count -= entry.weight
         self.nbytes -= entry.size
 
-    def _tell_blocked(self) -> None:
-        if self.line:
-            self.space.notify_all()
+    def tell_blocked(self) -> None:
+        """Let those who wait for room look again."""
+        for entry in self.line:
+            entry.wake()
+
+    def mend(self, previous: LaneQueue | None = None) -> None:
+        """Make everything fit again what waits and what was taken, after an interrupt in the middle of a change.
+        What has come here from the *previous* queue has left that one."""
+        if previous is not None:
+            for entry in previous.taken & (self._waiting.keys() | self.taken):
+                entry.leaving = None
+                previous.taken.discard(entry)
+        for entry in self._waiting:
+            if entry.outcome is not None:
+                entry.queue = None
+                entry.drop_state()
+        waiting = [entry for entry in self._waiting if entry.outcome is None]
+        last: dict[CheckpointId, Entry] = {entry.id: entry for entry in self.taken}
+        ready: OrderedDict[Entry, None] = OrderedDict()
+        for entry in (*self.taken, *waiting):
+            entry.preceding = entry.following = None
+        for entry in waiting:
+            entry.queue = self
+            entry.entered = True
+            if (before := last.get(entry.id)) is None:
+                ready[entry] = None
+            else:
+                before.following, entry.preceding = entry, before
+            last[entry.id] = entry
+        count, nbytes = sum(entry.weight for entry in waiting), sum(entry.size for entry in waiting)
+        self._waiting, self._ready, self._last = OrderedDict.fromkeys(waiting), ready, last
+        self.count, self.nbytes = count, nbytes
+        for entry in list(self.line):
+            orphan = entry.abandoned and not entry.entered
+            if orphan or entry.outcome is not None or entry.heir is not None or entry in self._waiting:
+                self.line.pop(entry, None)
+                entry.wake()
+        self.tell_blocked()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from threading import Lock, Thread
 
+from safekeeper.keeper.interrupts import start_thread
 from safekeeper.keeper.pipeline import Pipeline
 from safekeeper.keeper.ticket import Callback, Entry
 
@@ -25,19 +26,24 @@ class WaitingLine:
     def submit(self, entry: Entry, callback: Callback) -> None:
         """As `Pipeline.submit`, without ever waiting."""
         self._pipeline.check_open()  # before the lock, which nobody would give back in a forked child
-        with self._lock:
-            self._pipeline.begin(entry, callback)
-            if self._entries or not self._pipeline.enter(entry, wait=False):
-                self._entries.append(entry)
-                self._call_usher()
-        self._pipeline.completions.report()
+        try:
+            with self._lock:
+                self._pipeline.begin(entry, callback)
+                if self._entries or not self._pipeline.enter(entry, wait=False):
+                    self._entries.append(entry)
+                    self._call_usher()
+        except BaseException:
+            entry.abandoned = self._pipeline.completions.torn = True
+            raise
+        finally:
+            self._pipeline.completions.report()
 
     def _call_usher(self) -> None:
         if self._usher is not None:
             return
         self._usher = Thread(target=self._let_in, name="safekeeper-line", daemon=True)
         try:
-            self._usher.start()
+            start_thread(self._usher)
         except RuntimeError:  # no more threads just now: the next save tries again
             self._usher = None
 

@@ -15,8 +15,8 @@ class Notices:
     def __init__(self) -> None:
         self._next: dict[str, float] = {}
         self._silent: dict[str, int] = {}
-        self.lines: list[str] = []
-        """What is to be logged."""
+        self.lines: list[tuple[str, BaseException | None]] = []
+        """What is to be logged, some of it with the error that is shown with it."""
 
     def note(self, text: str, *values: object) -> None:
         """Remember the warning `text % values`, unless there was one with the same *text* just now: then count it."""
@@ -26,18 +26,19 @@ class Notices:
             return
         self._next[text] = now + _INTERVAL
         more = self._silent.pop(text, 0)
-        self.lines.append(text % values + (f" ({more} more like this since the last such line)" if more else ""))
+        line = text % values + (f" ({more} more like this since the last such line)" if more else "")
+        self.lines.append((line, None))
 
-    def take(self) -> list[str]:
+    def take(self) -> list[tuple[str, BaseException | None]]:
         """What was remembered, which is now forgotten."""
         lines, self.lines = self.lines, []
         return lines
 
 
-def log_safely(log: Callable[..., None], text: str, *values: object) -> None:
+def log_safely(log: Callable[..., None], text: str, *values: object, **options: object) -> None:
     """Call *log*, a method of a logger. A handler that raises must not end the thread that stores: what it raised is
     printed, as `logging` does with the errors of its own handlers."""
     try:
-        log(text, *values)
+        log(text, *values, **options)
     except Exception:
         traceback.print_exc()

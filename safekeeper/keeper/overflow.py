@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from threading import TIMEOUT_MAX
+from threading import Lock
 from typing import Literal, TypeAlias, get_args
 
 from safekeeper.errors import QueueFull, Unavailable
-from safekeeper.keeper.completions import Completions
+from safekeeper.keeper.completions import Completions, Fate
 from safekeeper.keeper.lanes import LaneQueue
 from safekeeper.keeper.stage import Stage
 from safekeeper.keeper.ticket import Entry
@@ -27,37 +27,36 @@ class Entrance:
         self._completions = completions
         self._overflow = overflow
 
-    def enter(self, stage: Stage, entry: Entry, *, wait: bool = True, accepted: bool = False) -> bool:
+    def enter(self, stage: Stage, entry: Entry, *, accepted: bool = False) -> bool:
         """Put *entry* on the queue of *stage*, or settle it if that cannot be. False, and nothing has happened, if it
-        would have to wait for room and may not. With *accepted* it waits for room whatever the policy: it has passed
-        one queue, and is not refused by the next."""
+        has to wait for room. With *accepted* it does so whatever the policy: it has passed one queue, and is not
+        refused by the next."""
         queue, completions = stage.queue, self._completions
-        try:
-            while entry.outcome is None:
-                if self._overflow == "coalesce" and self._coalesce(queue, entry):
-                    return True
-                if queue.has_room(entry) and not (queue.line and self._would_overtake(queue, entry)):
-                    self._push(stage, entry)
-                    return True
-                if accepted:
-                    self._wait_for_room(queue, entry)
-                    if entry not in queue.line:  # somebody let it in, or it has completed
-                        return True
-                elif self._overflow == "reject" or completions.in_callback:
-                    completions.metrics.rejected += 1
-                    self._give_way(queue, entry, "rejected")
-                elif self._overflow == "drop-oldest":
-                    self._drop_oldest(stage)
-                elif wait:
-                    self._wait_for_room(queue, entry)
-                else:
-                    return False
-        finally:
-            if queue.line and entry in queue.line:
-                del queue.line[entry]
-                queue.space.notify_all()  # some may have waited for this one
-        entry.drop_state()
+        while entry.outcome is None:
+            if self._overflow == "coalesce" and self._coalesce(queue, entry):
+                break
+            if queue.has_room(entry) and not (queue.line and self._would_overtake(queue, entry)):
+                self._push(stage, entry)
+                break
+            if accepted:
+                return False
+            if self._overflow == "reject" or completions.in_callback:
+                self._give_way(queue, entry, "rejected", "rejected")
+            elif self._overflow == "drop-oldest":
+                self._drop_oldest(stage)
+            else:
+                return False
+        else:
+            entry.drop_state()
+        if queue.line and entry in queue.line:
+            del queue.line[entry]
+            queue.tell_blocked()  # some may have waited for this one
         return True
+
+    def stand_in_line(self, queue: LaneQueue, entry: Entry) -> Lock:
+        """Let *entry* wait for room: the lock can be acquired when it is time to look again."""
+        queue.line.setdefault(entry, time.monotonic())
+        return entry.join()
 
     def _would_overtake(self, queue: LaneQueue, entry: Entry) -> bool:
         """Whether another has waited so long that nobody may overtake it any more: a large entry would never find room
@@ -69,22 +68,23 @@ class Entrance:
         """Make room. What was accepted and waits for room is older than the newcomer, and gets it first."""
         queue = stage.queue
         first = next(iter(queue.line), None)
-        if first is not None and (first.outcome is not None or queue.has_room(first)):
+        if first is not None and first.outcome is not None:
             del queue.line[first]
-            if first.outcome is None:
-                self._push(stage, first)
-            queue.space.notify_all()
+            first.drop_state()
+        elif first is not None and queue.has_room(first):
+            self._push(stage, first)
+            del queue.line[first]
+            first.wake()
         else:
-            self._completions.metrics.dropped += 1
-            self._give_way(queue, queue.oldest(), "dropped as the oldest")
+            self._give_way(queue, queue.oldest(), "dropped as the oldest", "dropped")
 
     def _coalesce(self, queue: LaneQueue, entry: Entry) -> bool:
         """Let the waiting entry of the same id carry *entry* too, if there is one and room for it."""
         carrier = queue.last(entry.id)
         if carrier is None or carrier.queue is not queue or not queue.can_replace(carrier, entry):
             return False
-        self._completions.supersede(entry)
         queue.replace(carrier, entry)
+        self._completions.supersede(entry)
         return True
 
     def _push(self, stage: Stage, entry: Entry) -> None:
@@ -96,18 +96,11 @@ class Entrance:
         except RuntimeError as error:
             self._completions.fail(entry, Unavailable(f"{entry.id}: there is no thread to store it: {error}"))
 
-    def _give_way(self, queue: LaneQueue, entry: Entry, how: str) -> None:
+    def _give_way(self, queue: LaneQueue, entry: Entry, how: str, fate: Fate) -> None:
         self._completions.notices.note(
             "%s: a save was %s, the queue is full (%d entries, %d bytes): save less often (policy.Calibrate does that),"
             " enlarge the queue, or let newer states replace older ones (overflow='coalesce')",
             *(entry.id, how, queue.count, queue.nbytes),
         )
         error = QueueFull(f"{entry.id}: {how}: the queue has {queue.count} entries, {queue.nbytes} bytes")
-        self._completions.settle(entry, error)
-
-    def _wait_for_room(self, queue: LaneQueue, entry: Entry) -> None:
-        now = time.monotonic()
-        queue.line.setdefault(entry, now)
-        queue.space.wait(min(max(entry.deadline - now, 0.0), TIMEOUT_MAX))
-        if entry.outcome is None and self._completions.is_late(entry, entry):
-            self._completions.expire_entry(entry)
+        self._completions.settle(entry, error, fate)

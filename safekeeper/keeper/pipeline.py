@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
-from threading import Condition, Thread
+from threading import TIMEOUT_MAX, Condition, Lock, Thread
 from typing import Any
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, SupportsProgress
@@ -53,15 +53,18 @@ class Pipeline:
         self._lock_timeout = lock_timeout
         self._close_deadline = close_deadline
         self._backoff = backoff
-        self.completions = Completions(self._last_progress)
+        self.completions = Completions(self._last_progress, self._mend)
         self._entrance = Entrance(self.completions, overflow)
         self.lock = lock = self.completions.lock
         self.metrics = self.completions.metrics
         self.storage = Stage(
-            "store", lock, storage_queue, self._store, storage_workers, storage_queue.count, keep_alive
+            *("store", lock, storage_queue, self._store, storage_workers, storage_queue.count, keep_alive),
+            check=self.completions.check,
         )
         self.serialization = Stage(
-            "serialize", lock, serialization_queue, self._serialize, serialization_workers, 1, keep_alive, self.storage
+            *("serialize", lock, serialization_queue, self._serialize, serialization_workers, 1, keep_alive),
+            check=self.completions.check,
+            then=self.storage,
         )
         self._failures = 0  # writes in a row that found the store unavailable
         self._closed: str | None = None  # why nothing is accepted any more
@@ -75,8 +78,18 @@ class Pipeline:
         """Send *entry* on its way; wait for room if the overflow policy says so."""
         try:
             with self.lock:
-                ticket = self._begin(entry, callback)
-                self._enter(entry, wait=True)
+                try:
+                    ticket = self._begin(entry, callback)
+                    stage = self._first_stage(entry)
+                    waiter = self._enter(stage, entry)
+                except BaseException:  # before the lock is given back
+                    entry.abandoned = self.completions.torn = True
+                    raise
+            if waiter is not None:
+                self._wait_for_room(stage, entry, waiter)
+        except BaseException:
+            entry.abandoned = self.completions.torn = True
+            raise
         finally:
             self.completions.report()
         return ticket
@@ -84,27 +97,71 @@ class Pipeline:
     def begin(self, entry: Entry, callback: Callback | None) -> None:
         """Count *entry* as under way, with its deadline. It goes no further before `enter`; `report` afterwards."""
         with self.lock:
-            self._begin(entry, callback)
+            try:
+                self._begin(entry, callback)
+            except BaseException:
+                entry.abandoned = self.completions.torn = True
+                raise
 
     def enter(self, entry: Entry, *, wait: bool) -> bool:
         """Put *entry*, with which we have begun, on its queue. False, and nothing has happened, if it would have to
         wait for room and may not. `report` afterwards."""
         with self.lock:
-            return self._enter(entry, wait=wait)
+            try:
+                self.completions.check()
+                stage = self._first_stage(entry)
+                if not wait:
+                    return self._entrance.enter(stage, entry)
+                waiter = self._enter(stage, entry)
+            except BaseException:
+                entry.abandoned = self.completions.torn = True
+                raise
+        if waiter is not None:
+            self._wait_for_room(stage, entry, waiter)
+        return True
 
     def _begin(self, entry: Entry, callback: Callback | None) -> Ticket:
+        self.completions.check()
         self.check_open()
         ticket = self.completions.open(entry, callback)
         if entry.refused is not None:
             self.completions.fail(entry, entry.refused)
         return ticket
 
-    def _enter(self, entry: Entry, *, wait: bool) -> bool:
+    def _enter(self, stage: Stage, entry: Entry, *, accepted: bool = False) -> Lock | None:
+        """Put *entry* on the queue of *stage*. If there is no room it stands in line: what to wait for."""
+        if self._entrance.enter(stage, entry, accepted=accepted):
+            return None
+        return self._entrance.stand_in_line(stage.queue, entry)
+
+    def _wait_for_room(self, stage: Stage, entry: Entry, waiter: Lock | None, *, accepted: bool = False) -> None:
+        """Put *entry*, which stands in line, on the queue of *stage* as soon as there is room."""
+        while waiter is not None:
+            waiter.acquire(timeout=min(max(entry.deadline - time.monotonic(), 0.0), TIMEOUT_MAX))
+            with self.lock:
+                try:
+                    self.completions.check()
+                    if entry not in stage.queue.line:  # somebody let it in, or it has completed
+                        return
+                    if entry.outcome is None and self.completions.is_late(entry, entry):
+                        self.completions.expire_entry(entry)
+                    waiter = self._enter(stage, entry, accepted=accepted)
+                except BaseException:
+                    entry.abandoned = self.completions.torn = True
+                    raise
+
+    def _mend(self) -> None:
+        """Finish or undo the change that an interrupt has left half done (see `interrupts`). With the lock held."""
+        self.completions.torn = False  # not at the end: meanwhile another thread may find that it was interrupted
+        stages = (self.serialization, self.storage)
         try:
-            return self._entrance.enter(self._first_stage(entry), entry, wait=wait)
-        except BaseException:  # Ctrl-C while it waited: nobody will put it on a queue any more
-            if entry.heir is None:
-                self.completions.fail(entry, Unavailable(f"{entry.id}: its save was interrupted"))
+            self.storage.queue.mend(self.serialization.queue)
+            self.serialization.queue.mend()
+            self.completions.mend()
+            for stage in stages:
+                stage.mend()
+        except BaseException:
+            self.completions.torn = True
             raise
 
     def check_open(self) -> None:
@@ -142,21 +199,36 @@ class Pipeline:
             except BaseException as error:
                 failure = _as_outcome(error, "the serializer")
         ended = time.monotonic()
+        waiter = None
         with self.lock:
+            self.completions.check()
             self.metrics.serialization_wait.record(started - entry.since)
             if not entry.encoded:
                 self.metrics.serialize.record(ended - started)
             entry.drop_state()
             self.serialization.last_progress, entry.taken = ended, 0.0
+            # It leaves when it is in the other queue: until then nothing else of its id may be serialized.
+            entry.leaving = self.serialization.queue
             if failure is not None:
                 self.completions.fail(entry, failure)
             else:
                 entry.set_value(value)
                 entry.since = ended
-                self._entrance.enter(self.storage, entry, accepted=True)
-            # Not before it is in the other queue: until then nothing else of its id may be serialized.
-            self.serialization.queue.release(entry)
+                waiter = self._enter(self.storage, entry, accepted=True)
+            if waiter is None:
+                self._leave_serialization(entry)
+        if waiter is not None:
+            self._wait_for_room(self.storage, entry, waiter, accepted=True)
+            with self.lock:
+                self.completions.check()
+                self._leave_serialization(entry)
         self.completions.report()
+
+    def _leave_serialization(self, entry: Entry) -> None:
+        """Let the next of its id be serialized, unless *entry* has come into the next queue, which did so."""
+        if entry.leaving is not None:
+            entry.leaving = None
+            self.serialization.queue.release(entry)
 
     def _encoded(self, entry: Entry) -> bytes:
         """The bytes of an entry's state, read while nobody can change it."""
@@ -197,6 +269,7 @@ class Pipeline:
         except BaseException as error:
             outcome = _as_outcome(error, "the backend")
         with self.lock:
+            self.completions.check()
             self._count_batch(batch, outcome, time.monotonic() - started)
             for entry in entries:
                 self.metrics.storage_wait.record(started - entry.since)
@@ -204,8 +277,7 @@ class Pipeline:
                 if not isinstance(outcome, Receipt):
                     self.completions.fail(entry, outcome)
                 elif entry.outcome is None:
-                    self.metrics.stored += 1
-                    self.completions.settle(entry, outcome)
+                    self.completions.settle(entry, outcome, "stored")
                 self.storage.queue.release(entry)
         self.completions.report()
         return []
@@ -233,6 +305,7 @@ class Pipeline:
         with self.lock:
             if not self._stopped:
                 self._stopping.wait(self._backoff.delay(self._failures or 1))
+            self.completions.check()
             for entry in reversed(entries):
                 if entry.outcome is None:
                     self.storage.queue.put_back(entry)
@@ -247,8 +320,11 @@ class Pipeline:
     def measured(self) -> Metrics:
         """A copy of the numbers, with the present state of the queues."""
         with self.lock:
+            self.completions.check()
             metrics = self.metrics.copy()
             metrics.pending = len(self.completions)
+            for fate, count in self.completions.counts.items():
+                setattr(metrics, fate, count)
             for name, queue in (("serialization", self.serialization.queue), ("storage", self.storage.queue)):
                 setattr(metrics, f"{name}_queue_entries", queue.count)
                 setattr(metrics, f"{name}_queue_bytes", queue.nbytes)
@@ -266,6 +342,7 @@ class Pipeline:
         if id not in self.serialization.queue and id not in self.storage.queue:
             return None
         with self.lock:
+            self.completions.check()
             entry = self.serialization.queue.last(id) or self.storage.queue.last(id)
             return None if entry is None else Ticket(self.completions, entry)
 
@@ -281,9 +358,10 @@ class Pipeline:
         much that was."""
         self.completions.refuse_in_callback("close")
         until = time.monotonic() + (self._close_deadline if seconds is None else seconds)
+        self._closed = self._closed or "this keeper was closed: open a new one"
+        self.completions.wait_until_empty(until)
         with self.lock:
-            self._closed = self._closed or "this keeper was closed: open a new one"
-            self.completions.wait_until_empty(until)
+            self.completions.check()
             left = self.completions.abandon(Closed("the keeper was closed before the store had answered"))
             threads = self._stop()
         self.completions.report()
@@ -324,6 +402,7 @@ class Pipeline:
     def before_fork(self) -> None:
         """Let no other thread be in the middle of a change."""
         self.lock.acquire()
+        self.completions.check()
 
     def after_fork_in_parent(self) -> None:
         """Go on."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 from threading import TIMEOUT_MAX, Condition, Lock, Thread, current_thread
 
+from safekeeper.keeper.interrupts import start_thread
 from safekeeper.keeper.lanes import Bounds, LaneQueue
 from safekeeper.keeper.ticket import Entry
 
@@ -16,6 +18,7 @@ class Stage:
 
     *work* gets at most *at_once* entries, all of different ids, and releases each of them in the queue. While anything
     is in this stage, the stage *then* keeps a thread for it: at the end of the process Python may not start any.
+    *check* is called whenever a thread has taken the lock.
     """
 
     def __init__(
@@ -27,11 +30,13 @@ class Stage:
         workers: int,
         at_once: int,
         keep_alive: float,
+        check: Callable[[], None],
         then: Stage | None = None,
     ) -> None:
         if workers < 1:
             raise ValueError(f"{name}: at least one worker is needed, not {workers}")
-        self.queue = LaneQueue(bounds, lock)
+        self.queue = LaneQueue(bounds)
+        self._check = check
         self.threads: set[Thread] = set()
         self.last_progress = -inf
         """When something last left this stage as it should; its *work* notes it."""
@@ -73,7 +78,7 @@ class Stage:
         thread = Thread(target=self._run, name=f"safekeeper-{self._name}", daemon=True)
         self.threads.add(thread)
         try:
-            thread.start()
+            start_thread(thread)
         except RuntimeError:
             self.threads.discard(thread)
             if not self.threads:
@@ -84,7 +89,18 @@ class Stage:
         lock held."""
         self._stopped = True
         self._news.notify_all()
-        self.queue.space.notify_all()
+        self.queue.tell_blocked()
+
+    def mend(self) -> None:
+        """See to it that somebody takes what is ready, whatever an interrupt has kept from happening. Called with the
+        lock held."""
+        self.threads = {thread for thread in self.threads if thread.ident is not None}  # who runs is in it, or comes
+        self._woken = False
+        with suppress(RuntimeError):
+            if self.queue:
+                self.wake()
+            if self.then is not None and self.queue.busy:
+                self.then.prepare()
 
     def take(self) -> list[Entry]:
         """What is ready, for the thread that calls; another one is woken for the rest. Called with the lock held."""
@@ -94,6 +110,8 @@ class Stage:
         return entries
 
     def _run(self) -> None:
+        with self._lock:
+            self.threads.add(current_thread())
         while entries := self._next():
             self._work(entries)
 
@@ -101,6 +119,7 @@ class Stage:
         """What to work on next; nothing if this thread is to end."""
         with self._lock:
             while not self._stopped:
+                self._check()
                 if entries := self.take():
                     return entries
                 self._idle += 1

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from safekeeper.backend import CheckpointId, Receipt
 from safekeeper.errors import SafekeeperError
+from safekeeper.keeper.interrupts import join, wake
 
 if TYPE_CHECKING:
-    from safekeeper.keeper.completions import Completions
+    from safekeeper.keeper.completions import Completions, Fate
     from safekeeper.keeper.lanes import LaneQueue
 
 Outcome: TypeAlias = Receipt | SafekeeperError
@@ -62,6 +63,8 @@ class Entry:
     """The number of the newest save in it."""
     queue: LaneQueue | None = None
     """The queue that it waits in; None while a worker has it and once it is done."""
+    leaving: LaneQueue | None = None
+    """The queue that a worker took it from and that has to be told as soon as it has come into the next."""
     following: Entry | None = None
     """The next entry of the same id, which waits until this one is out of the way."""
     taken = 0.0
@@ -71,6 +74,12 @@ class Entry:
     heir: Entry | None = None
     """The entry that this one was coalesced into."""
     outcome: Outcome | None = None
+    fate: Fate | None = None
+    """As what its completion counts; set together with the outcome."""
+    entered = False
+    """Whether it has come into a queue; from then on it is the workers' to look after."""
+    abandoned = False
+    """Whether its caller was interrupted: if it has not entered, nobody will let it in any more."""
     listeners: list[Ticket] | None = None
     """The tickets that have a callback."""
     waiters: list[threading.Lock] | None = None
@@ -89,14 +98,12 @@ class Entry:
 
     def adopt(self, newer: Entry) -> None:
         """Do from now on what *newer* was to do, and answer for it too."""
+        listeners = (self.listeners or []) + newer.listeners if newer.listeners else self.listeners
+        weight = max(len(listeners or ()), 1)
+        # From here on no call: all of it is done, or nothing, also if an interrupt comes.
         self.deadline, self.patience, self.newest, self.size = newer.deadline, newer.patience, newer.newest, newer.size
         self.encoded, self.value, self.state, self.lock = newer.encoded, newer.value, newer.state, newer.lock
-        if newer.listeners:
-            self.listeners = (self.listeners or []) + newer.listeners
-        self.weight = max(len(self.listeners or ()), 1)
-        newer.heir = self
-        newer.drop_state()
-        newer.wake()
+        self.listeners, self.weight, newer.heir = listeners, weight, self
 
     def set_value(self, value: bytes | None) -> None:
         """Write *value*, or delete if it is None."""
@@ -112,11 +119,17 @@ class Entry:
         """Forget the state: whoever keeps a ticket does not keep that."""
         self.value = self.state = self.lock = None
 
+    def join(self) -> threading.Lock:
+        """A lock that can be acquired when there is news."""
+        if self.waiters is None:
+            self.waiters = []
+        return join(self.waiters)
+
     def wake(self) -> None:
         """Let everybody who waits look again."""
-        waiters, self.waiters = self.waiters, None
-        for waiter in waiters or ():
-            waiter.release()
+        if self.waiters is not None:
+            wake(self.waiters)
+            self.waiters = None
 
 
 class Ticket:
@@ -207,15 +220,11 @@ class Ticket:
     def _sleep(self, seconds: float) -> None:
         """Until there is news about the entry, or the time is over."""
         self._completions.refuse_in_callback("to wait for a save")
-        waiter = threading.Lock()
-        waiter.acquire()
         with self._completions.lock:
             entry = self.carrier
             if entry.outcome is not None:
                 return
-            if entry.waiters is None:
-                entry.waiters = []
-            entry.waiters.append(waiter)
+            waiter = entry.join()
         if not waiter.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
             with self._completions.lock:
                 if entry.waiters is not None and waiter in entry.waiters:
