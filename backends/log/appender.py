@@ -20,6 +20,7 @@ from safekeeper.backends.log.index import LogIndex
 from safekeeper.backends.log.index_file import IndexTable
 from safekeeper.backends.log.location import MAX_OFFSET
 from safekeeper.backends.log.manifest import Manifest, SegmentEntry
+from safekeeper.backends.log.open_files import list_folder, with_room
 from safekeeper.backends.log.recovery import State, durable_end, load
 from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.segment import LogSegment
@@ -117,7 +118,7 @@ class Appender:
         self._begin_segment()
         self._status.publish(self._flushed, self._synced)
         named = self.folder.state.manifest.file_names()
-        for name in os.listdir(self._path):
+        for name in list_folder(self._path):
             if _OURS.fullmatch(name) and name not in named:
                 self._files.remove(self._path / name)
 
@@ -445,7 +446,7 @@ def _write_tail_again(folder: WriterFolder) -> None:
     entry = state.manifest.segments[-1]
     with folder.pinned([entry.number]) as segments:
         start = durable_end(segments[entry.number], entry, state)
-    fd = os.open(folder.path / entry.file_name, os.O_RDWR | os.O_CLOEXEC)
+    fd = with_room(lambda: os.open(folder.path / entry.file_name, os.O_RDWR | os.O_CLOEXEC))
     try:
         for offset in range(start, state.tail, len(_ZEROS)):
             raw = os.pread(fd, min(len(_ZEROS), state.tail - offset), offset)
@@ -457,7 +458,7 @@ def _write_tail_again(folder: WriterFolder) -> None:
 
 def _numbers(path: Path) -> Iterator[int]:
     """The numbers of the files in the folder at *path*, also of those that a crash left behind."""
-    return (int(match[1]) for name in os.listdir(path) if (match := _OURS.fullmatch(name)) and match[1])
+    return (int(match[1]) for name in list_folder(path) if (match := _OURS.fullmatch(name)) and match[1])
 
 
 def _with_segment(manifest: Manifest, entry: SegmentEntry) -> Manifest:

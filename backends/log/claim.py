@@ -26,6 +26,7 @@ from typing import Final, Self
 
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.manifest import is_of_single_writer
+from safekeeper.backends.log.open_files import list_folder, with_room
 from safekeeper.backends.log.writer_status import WriterStatus
 from safekeeper.backends.shared.records import VERSION
 from safekeeper.errors import Conflict, Unavailable
@@ -63,7 +64,7 @@ class Claims:
     def of_reader(cls, root: Path) -> Self | None:
         """The claims of *root*; None if nobody ever claimed a folder, or only a safekeeper that knew of no others."""
         try:
-            fd = os.open(root / _CLAIM, os.O_RDONLY | os.O_CLOEXEC)
+            fd = with_room(lambda: os.open(root / _CLAIM, os.O_RDONLY | os.O_CLOEXEC))
         except FileNotFoundError:
             return None
         claims = cls(fd)
@@ -126,7 +127,7 @@ def _wait_for(fd: int, root: Path, patience: float) -> None:
 def writer_folders(root: Path) -> list[Path]:
     """The folders of the writers of *root*, in the order of their epochs."""
     try:
-        names = os.listdir(root)
+        names = list_folder(root)
     except FileNotFoundError:
         return []
     epochs = sorted(int(match[1]) for name in names if (match := _FOLDER.fullmatch(name)))
@@ -168,8 +169,9 @@ def take_over(folder: Path, files: Files) -> Seat | None:
         new = folder_of(root, epoch)
         files.move_folder(folder, new)
         files.sync_folder(root)
-        for path in root.glob("epoch-*"):
-            files.remove(path)
+        for name in list_folder(root):
+            if _OLD_EPOCH.fullmatch(name):
+                files.remove(root / name)
         _sign(lock_fd)
     except BaseException:
         release(lock_fd)
@@ -206,7 +208,7 @@ def _is_locked(path: Path) -> bool:
     """Whether a file is locked. For a moment it has a lock itself, of a kind that many may have at once."""
     with _changing:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = with_room(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except (FileNotFoundError, NotADirectoryError):
             return False
         try:
@@ -251,12 +253,12 @@ def _sign(lock_fd: int) -> None:
 
 def _open_held(path: Path) -> int:
     with _changing:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = with_room(lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         _held.add(fd)
     return fd
 
 
 def _next_epoch(root: Path) -> int:
     """An epoch that nobody had before: the folder that is named after it claims it."""
-    matches = [_FOLDER.fullmatch(name) or _OLD_EPOCH.fullmatch(name) for name in os.listdir(root)]
+    matches = [_FOLDER.fullmatch(name) or _OLD_EPOCH.fullmatch(name) for name in list_folder(root)]
     return max((int(match[1]) for match in matches if match), default=0) + 1

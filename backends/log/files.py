@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from safekeeper.backends.log.open_files import with_room
 from safekeeper.backends.shared import local_files
 
 Buffer = bytes | bytearray | memoryview
@@ -19,11 +20,11 @@ class Files:
 
     def make_folder(self, path: Path) -> None:
         """Create a folder and its missing parents, durable. One that exists is not an error."""
-        local_files.make_folder(path)
+        with_room(lambda: local_files.make_folder(path))
 
     def create(self, path: Path) -> int:
         """Create a file that must not exist and open it for reading and writing. Its name is not yet durable."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        return with_room(lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
     def write(self, fd: int, parts: Sequence[Buffer], offset: int) -> None:
         """Write *parts* one after the other at *offset*. Not yet durable."""
@@ -52,7 +53,7 @@ class Files:
 
     def sync_folder(self, path: Path) -> None:
         """Make the names in a folder durable."""
-        local_files.sync_folder(path)
+        with_room(lambda: local_files.sync_folder(path))
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename over what is there. Not yet durable."""

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from weakref import WeakSet
 
 import numpy as np
 import xxhash
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from safekeeper.backends.log.files import Buffer, Files
 from safekeeper.backends.log.location import TOMBSTONE_BIT, segments_of
 from safekeeper.backends.log.manifest import IndexEntry
+from safekeeper.backends.log.open_files import most_kept, with_room
 from safekeeper.backends.shared.records import VERSION
 
 U64 = NDArray[np.uint64]
@@ -36,6 +38,8 @@ _HEAD: Final = struct.Struct("<8sQIIQ")
 _MARK: Final = b"SKLOGIDX"
 _CHECKED_FROM: Final = 16
 _LOW: Final = (1 << 64) - 1
+
+_mapped: WeakSet[mmap.mmap] = WeakSet()
 
 
 @dataclass(slots=True)
@@ -143,15 +147,15 @@ class IndexTable:
 
 
 def open_index_file(folder: Path, entry: IndexEntry, seed: int) -> IndexTable | None:
-    """The table in an index file, mapped; None if it is missing, or not in every byte what was written."""
+    """The table in an index file, mapped if few are; None if it is missing, or not in every byte what was written."""
     try:
-        fd = os.open(folder / entry.file_name, os.O_RDONLY | os.O_CLOEXEC)
+        fd = with_room(lambda: os.open(folder / entry.file_name, os.O_RDONLY | os.O_CLOEXEC))
     except FileNotFoundError:
         return None
     try:
         if os.fstat(fd).st_size != entry.size:
             return None
-        data = memoryview(mmap.mmap(fd, entry.size, access=mmap.ACCESS_READ))
+        data = _content(fd, entry.size)
     finally:
         os.close(fd)
     mark, check, version, groups, entries = _HEAD.unpack_from(data)
@@ -167,6 +171,19 @@ def open_index_file(folder: Path, entry: IndexEntry, seed: int) -> IndexTable | 
     bounds = name_starts.tolist()
     names = [blob[bounds[i] : bounds[i + 1]] for i in range(groups)]
     return IndexTable(seed, names, starts, high, low, locations)
+
+
+def _content(fd: int, size: int) -> memoryview:
+    """What is in a file: mapped, or read if many are, since each map keeps a file open."""
+    if len(_mapped) < most_kept():
+        mapped = with_room(lambda: mmap.mmap(fd, size, access=mmap.ACCESS_READ))
+        _mapped.add(mapped)
+        return memoryview(mapped)
+    data = bytearray(size)
+    done = 0
+    while done < size and (count := os.preadv(fd, [memoryview(data)[done:]], done)):
+        done += count
+    return memoryview(data)
 
 
 def common_entries(one: IndexTable, other: IndexTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -7,7 +7,7 @@ that had chosen its sequence before the tombstone was written, and has not finis
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,12 +17,10 @@ from numpy.typing import NDArray
 from safekeeper.backends.log.index_file import IndexTable, common_entries
 from safekeeper.backends.log.location import segment_of
 from safekeeper.backends.log.root import Root
-from safekeeper.backends.log.segment import LogSegment
 from safekeeper.backends.log.writer_folder import AllView, WriterFolder
 from safekeeper.errors import Corruption
 
 _MOST_COMPARED: Final = 50_000  # of the ids that two folders share, in one pass; of the others the worst is assumed
-_MOST_OPEN: Final = 64  # files of one folder at the same time
 
 Mask = NDArray[np.bool_]
 
@@ -51,11 +49,12 @@ def compare(root: Root, folder: WriterFolder, table: IndexTable) -> LivenessMask
     known = settled and {view.folder for view in views} == {*others}
     known = known and all(other.manifest_is_durable() for other in others)  # or what is gone from it may come back
     replaced, hiding = nothing.replaced, np.full(len(table), not known)
-    with ExitStack() as files:
-        with folder.lock:
-            own = _Stamps(folder.view_all(), files)
+    with folder.lock:
+        own = _Stamps(folder.view_all())
+    with closing(own):
         for view in views:
-            _compare_two(table, own, view.table.merged(view.new), _Stamps(view, files), replaced, hiding)
+            with closing(_Stamps(view)) as theirs:
+                _compare_two(table, own, view.table.merged(view.new), theirs, replaced, hiding)
     return LivenessMasks(replaced, hiding)
 
 
@@ -84,23 +83,14 @@ def _compare_two(
 class _Stamps:
     """Reads the sequence and epoch of records, through files of its own: those of a view may go away meanwhile."""
 
-    def __init__(self, view: AllView, files: ExitStack) -> None:
+    def __init__(self, view: AllView) -> None:
         self.durable = view.folder.durable
-        self._view = view
-        self._open: dict[int, LogSegment] = {}
-        files.callback(self._close)
+        self._segments = view.copies()
 
     def of(self, location: int) -> tuple[int, int]:
         """The sequence and epoch of the record at *location*."""
-        number = segment_of(location)
-        segment = self._open.get(number)
-        if segment is None:
-            if len(self._open) == _MOST_OPEN:
-                self._close()
-            segment = self._open[number] = self._view.open_copy(number)
-        return segment.read_stamp(location)
+        return self._segments[segment_of(location)].read_stamp(location)
 
-    def _close(self) -> None:
-        for segment in self._open.values():
-            segment.close()
-        self._open.clear()
+    def close(self) -> None:
+        """Give back the files."""
+        self._segments.close()

@@ -17,6 +17,7 @@ from typing import Final
 import xxhash
 
 from safekeeper.backends.log.files import Files
+from safekeeper.backends.log.open_files import with_room
 from safekeeper.backends.shared.records import SEGMENT_HEAD
 from safekeeper.errors import Corruption
 
@@ -113,7 +114,7 @@ def load_manifest(folder: Path) -> Manifest | None:
     """The manifest of *folder*, None if there is none yet. Raise `Corruption` if it is damaged."""
     path = folder / NAME
     try:
-        raw = path.read_bytes()
+        raw = with_room(path.read_bytes)
     except (FileNotFoundError, NotADirectoryError):
         return None
     line, _, body = raw.partition(b"\n")
@@ -140,7 +141,7 @@ def first_line(folder: Path) -> bytes | None:
     """What tells the manifest of *folder* from the one before: its checksum, which covers the generation. None if there
     is none. (Inode numbers are used again, and two files may have one time.)"""
     try:
-        with (folder / NAME).open("rb") as file:
+        with with_room(lambda: (folder / NAME).open("rb")) as file:
             return file.readline(_LONGEST_LINE)
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -8,13 +8,13 @@ may be old. It says only which of the good blocks everybody may see already.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from safekeeper.backends.log.index import LogIndex
 from safekeeper.backends.log.index_file import IndexTable, open_index_file
 from safekeeper.backends.log.manifest import NAME, Manifest, SegmentEntry, load_manifest
+from safekeeper.backends.log.open_files import POOL, list_folder
 from safekeeper.backends.log.scan import Scan, ScannedRecords, blocks_behind, scan
 from safekeeper.backends.log.segment import LogSegment
 from safekeeper.backends.log.writer_status import WriterStatus
@@ -76,11 +76,9 @@ class State:
             recent[group][key] = location
 
     def close(self) -> None:
-        """Close the files of all segments that nobody has pinned; whoever has, closes them."""
+        """Close the files of all segments that nobody has pinned, and of the others when that is over."""
         for segment in self.segments.values():
-            segment.retired = True
-            if not segment.pins:
-                segment.close()
+            POOL.retire(segment)
 
 
 def load(folder: Path, *, everything: bool = False) -> State | None:
@@ -99,7 +97,7 @@ def load(folder: Path, *, everything: bool = False) -> State | None:
         manifest = _without_index(manifest)
         table = IndexTable(manifest.seed)
     state = State(manifest, LogIndex(table), sequence=manifest.sequence)
-    names = set(os.listdir(folder))
+    names = set(list_folder(folder))
     found = ScannedRecords()
     for entry in manifest.segments:
         if entry.file_name not in names:
@@ -125,12 +123,19 @@ def find_manifest(folder: Path, status: WriterStatus | None) -> Manifest | None:
     """
     manifest = load_manifest(folder)
     if manifest is None:
-        sizes = [path.stat().st_size for path in folder.glob("*.segment")]
+        sizes = [(folder / name).stat().st_size for name in _names(folder) if name.endswith(".segment")]
         if (status and status.generation) or any(size > SEGMENT_HEAD.size for size in sizes):
             manifest = load_manifest(folder)  # the first one may have come meanwhile
             if manifest is None:
                 raise Corruption(f"{folder / NAME}: offset 0: the manifest is missing")
     return manifest
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return list_folder(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _open_table(folder: Path, manifest: Manifest) -> IndexTable | None:

@@ -17,7 +17,8 @@ from typing import Final, TypeVar
 from safekeeper.backend import CheckpointId, Stats
 from safekeeper.backends.log.claim import Claims, writer_folders
 from safekeeper.backends.log.files import Files
-from safekeeper.backends.log.location import TOMBSTONE_BIT, segment_of
+from safekeeper.backends.log.location import TOMBSTONE_BIT
+from safekeeper.backends.log.open_files import most_open
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.recovery import State
 from safekeeper.backends.log.writer_folder import GroupView, IdView, View, WriterFolder
@@ -29,6 +30,9 @@ V = TypeVar("V", bound=View)
 _MOVING: Final = (Corruption, Closed, FileNotFoundError)
 """What it may look like when a folder is compacted or taken over while somebody reads it."""
 
+
+_FEW_IDS: Final = 4
+_TRIES: Final = 10  # of a look at files that are not pinned
 
 Settle = Callable[["Root", WriterFolder], bool]
 """Called for a folder with more in it than its writer has answered; whether anything has come of it."""
@@ -160,6 +164,8 @@ class Root:
         """The values of *ids*."""
         while True:
             folders, look = self.refresh(), _Look()
+            if len(ids) > _FEW_IDS and len(ids) > (most := max(self._most_pinned(), 1)):
+                return [value for at in range(0, len(ids), most) for value in self.read(ids[at : at + most])]
             if len(folders) != 1:
                 return self._read_newest(ids)
             try:
@@ -169,21 +175,39 @@ class Root:
                 if not self._has_moved_on(look):
                     raise
 
+    def _most_pinned(self) -> int:
+        """How many segments of each folder may be pinned at once."""
+        return most_open() // max(len(self._folders), 1)
+
     def _read_newest(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
-        views = self.look(lambda folder, _: folder.pin_ids(ids))
-        try:
-            return [_newest_value(id, at, views) for at, id in enumerate(ids)]
-        finally:
-            _release(views)
+        most = self._most_pinned()
+        for tries in range(_TRIES):
+            views = self.look(lambda folder, _: folder.pin_ids(ids, most))
+            states = [view.folder.state for view in views]
+            try:
+                return [_newest_value(id, at, views) for at, id in enumerate(ids)]
+            except Corruption:
+                if tries == _TRIES - 1 or not _may_be_gone(views, states):
+                    raise
+            finally:
+                _release(views)
+        return []
 
     def keys(self, group: str) -> Iterator[bytes]:
         """The keys of a group."""
-        views = self.look(lambda folder, several: folder.pin_group(group, several))
-        try:
-            known = [view for view in views if view.segments or view.new]
-            yield from known[0].live_keys() if len(known) == 1 else _newest_keys(known)
-        finally:
-            _release(views)
+        most = self._most_pinned()
+        for tries in range(_TRIES):
+            views = self.look(lambda folder, several: folder.pin_group(group, several, most))
+            states = [view.folder.state for view in views]
+            try:
+                known = [view for view in views if view.segments or view.new]
+                yield from known[0].live_keys() if len(known) == 1 else _newest_keys(known)
+                return
+            except Corruption:  # from the beginning: a key may be listed twice
+                if tries == _TRIES - 1 or not _may_be_gone(views, states):
+                    raise
+            finally:
+                _release(views)
 
     def groups(self) -> Iterator[str]:
         """The groups with at least one id."""
@@ -269,9 +293,15 @@ def _at_once(
     return views
 
 
+def _may_be_gone(views: Sequence[View], states: Sequence[State]) -> bool:
+    """Whether files may be missing because nobody had pinned them, and another process has compacted."""
+    looked_at = zip(views, states, strict=True)
+    return any(not view.pinned and view.folder.has_moved_on(state) for view, state in looked_at)
+
+
 def _release(views: Iterable[View]) -> None:
     for view in views:
-        view.folder.unpin(view.segments.values())
+        view.release()
 
 
 def _newest_value(id: CheckpointId, at: int, views: Iterable[IdView]) -> bytes | None:
@@ -283,7 +313,7 @@ def _newest_value(id: CheckpointId, at: int, views: Iterable[IdView]) -> bytes |
     location = newest.locations[at]
     if location & TOMBSTONE_BIT:
         return None
-    return newest.segments[segment_of(location)].read_value(location, id.group.encode(), id.key)
+    return newest.value(location, id)
 
 
 def _newest_keys(views: Iterable[GroupView]) -> Iterator[bytes]:

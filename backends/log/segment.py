@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
 from safekeeper.backends.log import column_block
 from safekeeper.backends.log.location import ROW_BIT, offset_of
 from safekeeper.backends.log.manifest import SegmentEntry
+from safekeeper.backends.log.open_files import with_room
 from safekeeper.backends.shared.records import (
     SEGMENT_HEAD,
     RecordHead,
@@ -40,12 +42,15 @@ class LogSegment:
     def open(self, checked: bool = True) -> None:
         """Open the file for reading. Raise `Corruption` if it is missing or not the file that the manifest means."""
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = with_room(lambda: os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
         except FileNotFoundError as error:
             raise Corruption(f"{self.path}: offset 0: the segment is missing") from error
-        if checked and os.pread(fd, SEGMENT_HEAD.size, 0) != encode_segment_head(self.number, self.nonce):
+        try:
+            if checked and os.pread(fd, SEGMENT_HEAD.size, 0) != encode_segment_head(self.number, self.nonce):
+                raise Corruption(f"{self.path}: offset 0: is not the segment that the manifest names")
+        except BaseException:
             os.close(fd)
-            raise Corruption(f"{self.path}: offset 0: is not the segment that the manifest names")
+            raise
         self.fd = fd
 
     def close(self) -> None:
@@ -142,3 +147,32 @@ class LogSegment:
     def corrupt(self, location: int) -> NoReturn:
         """Raise the `Corruption` of a record whose checksum fails."""
         raise Corruption(f"{self._at(location)}: a checksum does not match: damaged after it was written")
+
+
+class SegmentCopies:
+    """Segments of a folder that are opened when they are needed, a few at a time, apart from all others.
+
+    Nothing keeps their files from being removed: then reading raises `Corruption`.
+    """
+
+    def __init__(self, folder: Path, entries: Iterable[SegmentEntry], most: int) -> None:
+        self._folder = folder
+        self._entries = {entry.number: entry for entry in entries}
+        self._most = most
+        self._open: dict[int, LogSegment] = {}
+
+    def __getitem__(self, number: int) -> LogSegment:
+        segment = self._open.get(number)
+        if segment is None:
+            if len(self._open) >= self._most:
+                self.close()
+            segment = LogSegment(self._folder, self._entries[number])
+            segment.open()
+            self._open[number] = segment
+        return segment
+
+    def close(self) -> None:
+        """Close those that are open."""
+        for segment in self._open.values():
+            segment.close()
+        self._open.clear()

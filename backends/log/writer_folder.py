@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -18,30 +17,51 @@ from safekeeper.backends.log.index import LogIndex
 from safekeeper.backends.log.index_file import IndexTable
 from safekeeper.backends.log.location import SEGMENT_SHIFT, TOMBSTONE_BIT, segment_of
 from safekeeper.backends.log.manifest import Manifest, SegmentEntry, first_line
+from safekeeper.backends.log.open_files import NO_ROOM, POOL, most_open
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.recovery import State, load
 from safekeeper.backends.log.scan import scan
-from safekeeper.backends.log.segment import LogSegment
+from safekeeper.backends.log.segment import LogSegment, SegmentCopies
 from safekeeper.backends.log.writer_status import WriterStatus
 from safekeeper.errors import Closed, Corruption
+
+R = TypeVar("R")
 
 SMALL_SHARE: Final = 8
 """A segment is small below this part of the usual size."""
 _SHORT_TAIL: Final = 1000  # records; read in a few milliseconds
 _SHORT_SHARE: Final = 200
-_MOST_OPEN: Final = 256  # segments open at the same time; a usual limit of files for a process is 1,024
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a folder knew at one moment. The segments are pinned until `WriterFolder.unpin`."""
+    """What a folder knew at one moment."""
 
     folder: WriterFolder
     segments: dict[int, LogSegment]
+    pinned: bool
+    """Whether the segments stay open until `release`. Where there are too many they do not, and may go away."""
+
+    def release(self) -> None:
+        """Give back the files."""
+        if self.pinned:
+            self.folder.unpin(self.segments.values())
 
     def stamp(self, location: int) -> tuple[int, int]:
         """The sequence and epoch of the record at *location*."""
-        return self.segments[segment_of(location)].read_stamp(location)
+        return self.read(location, lambda segment: segment.read_stamp(location))
+
+    def value(self, location: int, id: CheckpointId) -> bytes:
+        """The value at *location*, which is that of *id*."""
+        group, key = id.group.encode(), id.key
+        if self.pinned:
+            return self.segments[location >> SEGMENT_SHIFT].read_value(location, group, key)
+        return self.read(location, lambda segment: segment.read_value(location, group, key))
+
+    def read(self, location: int, read: Callable[[LogSegment], R]) -> R:
+        """What *read* makes of the segment of *location*."""
+        segment = self.segments[segment_of(location)]
+        return read(segment) if self.pinned else POOL.read(segment, read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +94,9 @@ class GroupView(View):
             yield self._key(location), location
 
     def _key(self, location: int) -> bytes:
-        segment = self.segments[segment_of(location)]
-        name, key = segment.read_id(location)
+        name, key = self.read(location, lambda segment: segment.read_id(location))
         if name != self.group.encode():
-            segment.corrupt(location)
+            self.segments[segment_of(location)].corrupt(location)
         return key
 
 
@@ -88,13 +107,11 @@ class AllView(View):
     table: IndexTable
     new: dict[str, dict[bytes, int]]
     """The locations of what came after the table, by group and key."""
-    entries: dict[int, SegmentEntry]
+    entries: tuple[SegmentEntry, ...]
 
-    def open_copy(self, number: int) -> LogSegment:
-        """A segment, to be closed by the caller. Raise `Corruption` if it is gone."""
-        segment = LogSegment(self.folder.path, self.entries[number])
-        segment.open()
-        return segment
+    def copies(self) -> SegmentCopies:
+        """The segments, to be closed by the caller."""
+        return SegmentCopies(self.folder.path, self.entries, max(most_open() // 4, 1))
 
 
 class WriterFolder:
@@ -117,7 +134,6 @@ class WriterFolder:
         self._sees_everything = False
         self._scanned_for = self._loaded_for = 0  # the last sequence that was looked for in vain
         self._seen_generation: int | None = None
-        self._open: dict[int, LogSegment] = {}
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -126,35 +142,45 @@ class WriterFolder:
         with self.lock:
             find = self.state.index.find
             locations = [find(id.group, id.key) for id in ids]
-            segments = self.pin({location >> SEGMENT_SHIFT for location in locations if location})
+            numbers = {location >> SEGMENT_SHIFT for location in locations if location}
+            view = View(self, *self._pin_few(numbers, len(numbers)))
         try:
-            return [
-                segments[location >> SEGMENT_SHIFT].read_value(location, id.group.encode(), id.key)
-                if location
-                else None
-                for id, location in zip(ids, locations, strict=True)
-            ]
+            return [view.value(location, id) if location else None for id, location in zip(ids, locations, strict=True)]
         finally:
-            self.unpin(segments.values())
+            view.release()
 
-    def pin_ids(self, ids: Sequence[CheckpointId]) -> IdView:
-        """What the folder knows of *ids*, with the lock held."""
+    def pin_ids(self, ids: Sequence[CheckpointId], most: int) -> IdView:
+        """What the folder knows of *ids*, with the lock held. At most *most* segments are pinned."""
         last = self.state.index.find_last
         locations = [last(id.group, id.key) for id in ids]
-        return IdView(self, self.pin({segment_of(location) for location in locations if location}), locations)
+        return IdView(
+            self, *self._pin_few({segment_of(location) for location in locations if location}, most), locations
+        )
 
     def view_all(self) -> AllView:
         """Everything that the folder knows, with the lock held."""
         index = self.state.index
         new = {group: index.new_keys(group) for group in {*index.recent, *index.frozen}}
-        return AllView(self, {}, index.table, new, {entry.number: entry for entry in self.state.manifest.segments})
+        return AllView(self, {}, False, index.table, new, self.state.manifest.segments)
 
-    def pin_group(self, group: str, stamps: bool) -> GroupView:
-        """What the folder knows of a group, with the lock held; with *stamps*, new records can be read as well."""
+    def pin_group(self, group: str, stamps: bool, most: int) -> GroupView:
+        """What the folder knows of a group, with the lock held; with *stamps*, new records can be read as well. At most
+        *most* segments are pinned."""
         index = self.state.index
         new = index.new_keys(group)
         numbers = {*index.table.segments(group), *(map(segment_of, new.values()) if stamps else ())}
-        return GroupView(self, self.pin(numbers), group, new, index.table)
+        return GroupView(self, *self._pin_few(numbers, most), group, new, index.table)
+
+    def _pin_few(self, numbers: set[int], most: int) -> tuple[dict[int, LogSegment], bool]:
+        """Segments, and whether they are pinned: not if there are more than *most*, or there is no room for so many."""
+        if len(numbers) <= most:
+            try:
+                return self.pin(numbers), True
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+        self._check_open()
+        return {number: self.state.segments[number] for number in numbers}, False
 
     def group_names(self) -> list[str]:
         """The groups that have or had an id in this folder."""
@@ -299,8 +325,11 @@ class WriterFolder:
             if self.writing or self._closed or visible <= state.sequence or not state.manifest.segments:
                 return False
             segment = state.segments[state.manifest.segments[-1].number]
-            self._open_file(segment)
-            met = scan(segment, state.tail, None, state.sequence, until=visible)
+            POOL.pin(segment)
+            try:
+                met = scan(segment, state.tail, None, state.sequence, until=visible)
+            finally:
+                POOL.unpin(segment)
             state.count(segment.number, met.found)
             state.apply(met.found)
             found = met.sequence > state.sequence
@@ -352,7 +381,6 @@ class WriterFolder:
         """Make *state* the one that counts; the files of the one before are closed when nobody reads them any more."""
         with self.lock:
             before, self.state = self.state, state
-            self._open = {}
             before.close()
 
     # --- segments in use ----------------------------------------------------------------------------------------------
@@ -371,57 +399,27 @@ class WriterFolder:
         """The segments with these numbers, open until `unpin`; with the lock held."""
         self._check_open()
         segments: dict[int, LogSegment] = {}
-        for number in numbers:
-            segment = segments[number] = self.state.segments[number]
-            segment.pins += 1
-            if segment.fd < 0:
-                try:
-                    self._open_file(segment)
-                except BaseException:
-                    for pinned in segments.values():
-                        pinned.pins -= 1
-                    raise
+        try:
+            for number in numbers:
+                POOL.pin(self.state.segments[number])
+                segments[number] = self.state.segments[number]
+        except BaseException:
+            self.unpin(segments.values())
+            raise
         return segments
 
     def unpin(self, segments: Iterable[LogSegment]) -> None:
-        """Let go of segments, without the lock."""
-        with self.lock:
-            for segment in segments:
-                segment.pins -= 1
-                if segment.retired and not segment.pins:
-                    segment.close()
-
-    def _open_file(self, segment: LogSegment) -> None:
-        if segment.fd >= 0:
-            return
-        if len(self._open) >= _MOST_OPEN:
-            self._close_unpinned(_MOST_OPEN // 4)
-        try:
-            segment.open()
-        except OSError as error:
-            if error.errno != errno.EMFILE or not self._close_unpinned(_MOST_OPEN):
-                raise
-            segment.open()
-        self._open[segment.number] = segment
-
-    def _close_unpinned(self, most: int) -> int:
-        """Close files that nobody reads now; how many."""
-        unpinned = [number for number, segment in self._open.items() if not segment.pins][:most]
-        for number in unpinned:
-            self._open.pop(number).close()
-        return len(unpinned)
+        """Let go of segments."""
+        for segment in segments:
+            POOL.unpin(segment)
 
     def retire(self, numbers: Iterable[int]) -> None:
         """Forget segments, with the lock held; their files are closed when nobody reads them any more."""
         for number in numbers:
             segment = self.state.segments.pop(number, None)
             self.state.counts.pop(number, None)
-            self._open.pop(number, None)
-            if segment is None:
-                continue
-            segment.retired = True
-            if not segment.pins:
-                segment.close()
+            if segment is not None:
+                POOL.retire(segment)
 
     def close(self) -> None:
         """Give back the files. Reads that are under way end well; later ones raise `Closed`."""

@@ -28,6 +28,7 @@ from typing import Final, Self
 from uuid import UUID
 
 from safekeeper.backends.log.files import place_of
+from safekeeper.backends.log.open_files import most_kept, with_room
 from safekeeper.backends.shared.records import VERSION
 
 NAME: Final = "head"
@@ -56,9 +57,12 @@ def this_boot() -> tuple[int, int]:
 class WriterStatus:
     """A writer status, for its writer or for others."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, path: Path) -> None:
         self._fd = fd
-        weakref.finalize(self, os.close, fd).atexit = False  # when nobody reads it any more, in whichever thread
+        self._path = path
+        self._place = place_of(fd)
+        self._close = weakref.finalize(self, os.close, fd)  # when nobody reads it any more, in whichever thread
+        self._close.atexit = False
         self._shares = os.fstat(fd).st_size >= 8 * _WORDS_TO_SHARE
         self._is_of_this_boot = this_boot() != _NO_BOOT and os.pread(fd, 16, 8 * _BOOT) == _TWO.pack(*this_boot())
 
@@ -68,19 +72,26 @@ class WriterStatus:
         temporary = folder / TEMPORARY
         temporary.unlink(missing_ok=True)
         numbers = (number for each in (visible, synced, generation, visible) for number in (each, each ^ _MASK))
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fd = with_room(lambda: os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         try:
             os.pwrite(fd, _ALL.pack(_MARK, VERSION, *numbers, 0, 0, *this_boot()), 0)
             os.rename(temporary, folder / NAME)
         except BaseException:
             os.close(fd)
             raise
-        return cls(fd)
+        return cls(fd, folder / NAME)
 
     @classmethod
     def of_reader(cls, folder: Path) -> Self | None:
         """The status of a folder; None if there is none that makes sense."""
-        return cls._open(folder, os.O_RDONLY)
+        status = cls._open(folder, os.O_RDONLY)
+        if status is not None:
+            if len(_kept) < most_kept():
+                _kept.add(status)
+            else:  # opened for each look
+                status._fd = -1
+                status._close()
+        return status
 
     @classmethod
     def fence(cls, folder: Path) -> None:
@@ -100,7 +111,7 @@ class WriterStatus:
     @classmethod
     def _open(cls, folder: Path, flags: int) -> Self | None:
         try:
-            fd = os.open(folder / NAME, flags | os.O_CLOEXEC)
+            fd = with_room(lambda: os.open(folder / NAME, flags | os.O_CLOEXEC))
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
@@ -112,7 +123,7 @@ class WriterStatus:
         if not makes_sense:
             os.close(fd)
             return None
-        return cls(fd)
+        return cls(fd, folder / NAME)
 
     def progress(self) -> WriterProgress:
         """How far the writer is, in one look."""
@@ -190,7 +201,19 @@ class WriterStatus:
         return number, complement
 
     def _read(self, size: int, at: int) -> bytes:
-        return os.pread(self._fd, size, 8 * at).ljust(size, b"\0")  # what somebody has cut off says nothing
+        if self._fd >= 0:
+            return os.pread(self._fd, size, 8 * at).ljust(size, b"\0")  # what somebody has cut off says nothing
+        try:
+            fd = with_room(lambda: os.open(self._path, os.O_RDONLY | os.O_CLOEXEC))
+        except (FileNotFoundError, NotADirectoryError):
+            return bytes(size)
+        try:
+            return os.pread(fd, size, 8 * at).ljust(size, b"\0") if place_of(fd) == self._place else bytes(size)
+        finally:
+            os.close(fd)
+
+
+_kept: weakref.WeakSet[WriterStatus] = weakref.WeakSet()
 
 
 class WriterProgress:

@@ -510,8 +510,8 @@ class Checkpointed(Generic[S]):
                     *(element.id, error),
                 )
             lines = self._notices.take()
-        for line in lines:
-            log_safely(_log.warning, line)
+        for line, _ in lines:
+            log_safely(_log.warning, "%s", line)
 
     def _sweep(self) -> None:
         """Look after what no event looks after, until closing."""

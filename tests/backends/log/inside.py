@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from safekeeper import Batch, CheckpointId
+from safekeeper.backends.log.background import Background
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.writer_status import WriterStatus
 
@@ -113,3 +115,38 @@ def _announced(method: Callable[..., Any], name: str, call: Callable[[str], None
         return method(*args)
 
     return announced
+
+
+_hogged: list[int] = []
+
+
+def limit_files(store: Any, most: int) -> None:
+    """Let this process have at most so many open files."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def open_files(store: Any) -> int:
+    """How many files it has open."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def hog_files(store: Any, spare: int) -> None:
+    """Open all files that this process may have but *spare*; give them back if that is -1."""
+    while _hogged:
+        os.close(_hogged.pop())
+    if spare >= 0:
+        with suppress(OSError):
+            while True:
+                _hogged.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(spare):
+            os.close(_hogged.pop())
+
+
+def stop_passes(store: Any) -> None:
+    """Let no pass run in the background from now on."""
+    Background.due = lambda self: False  # type: ignore[method-assign]
+
+
+def stats(store: Any) -> int:
+    """How many ids there are."""
+    return int(store.stats().ids)

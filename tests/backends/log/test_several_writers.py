@@ -235,12 +235,12 @@ def test_a_reader_whose_files_go_looks_again_also_if_another_thread_has_caught_u
         put(peer, a=b"1", b=bytes(4096))
         give_up, pin, passed = Root._has_moved_on, WriterFolder.pin_ids, []
 
-        def compact_before(self, ids):
+        def compact_before(self, ids, most):
             if not passed:
                 passed.append("compacted")
                 delete(peer, "b")
                 peer.call(compact)
-            return pin(self, ids)
+            return pin(self, ids, most)
 
         def catch_up_before(self, look):
             passed.append("failed")
