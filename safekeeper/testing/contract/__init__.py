@@ -1,11 +1,12 @@
 """`BackendContract`: the whole contract as one pytest class.
 
-Its tests are in one file per subject: `values`, `listing`, `lifecycle`, `concurrency`, `model`, `crash`. The fixtures
-and settings that a backend can override are in `base`.
+Its tests are in one file per subject: `values`, `listing`, `lifecycle`, `concurrency`, `model`, `crash`, `claims`. The
+fixtures and settings that a backend can override are in `base`.
 """
 
 from __future__ import annotations
 
+from safekeeper.testing.contract.claims import ClaimsContract
 from safekeeper.testing.contract.concurrency import ConcurrencyContract
 from safekeeper.testing.contract.crash import CrashContract
 from safekeeper.testing.contract.lifecycle import LifecycleContract
@@ -15,7 +16,13 @@ from safekeeper.testing.contract.values import ValuesContract
 
 
 class BackendContract(
-    ValuesContract, ListingContract, LifecycleContract, ConcurrencyContract, ModelContract, CrashContract
+    ValuesContract,
+    ListingContract,
+    LifecycleContract,
+    ConcurrencyContract,
+    ModelContract,
+    CrashContract,
+    ClaimsContract,
 ):
     """Inherit this, give the fixture `url`, and every rule of `safekeeper.backend` is tested on your backend.
 

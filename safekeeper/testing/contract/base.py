@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import TypeAlias, cast
 
 import pytest
@@ -145,6 +146,19 @@ def meanwhile(work: Callable[[], object]) -> Iterator[None]:
             done = working.done()
             yield
         working.result()
+
+
+def at_once(*calls: Callable[[], object]) -> None:
+    """Run *calls* in a thread each, started together."""
+    barrier = Barrier(len(calls))
+
+    def run(call: Callable[[], object]) -> None:
+        barrier.wait()
+        call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for future in [pool.submit(run, call) for call in calls]:
+            future.result()
 
 
 def check_value(what: object, found: bytes | None, *allowed: bytes | None) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from threading import Barrier
 
 import pytest
 
 from safekeeper.backend import Backend, Batch, CheckpointId, SupportsAtomicBatch
-from safekeeper.testing.contract.base import Kit, Opener, check_value, delete, get, meanwhile, put
+from safekeeper.testing.contract.base import Kit, Opener, at_once, check_value, delete, get, meanwhile, put
 from safekeeper.testing.peer import Handle
 
 _SIZES = (10, 200_000, 4_000, 0, 65_536)
@@ -26,7 +23,7 @@ class ConcurrencyContract(Kit):
                 store.write(Batch(dict.fromkeys(ids, b"%d-%d" % (thread, turn))))
                 assert store.read(ids) == [b"%d-%d" % (thread, turn)] * 3
 
-        _at_once(*(partial(write, thread) for thread in range(4)))
+        at_once(*(partial(write, thread) for thread in range(4)))
         ids = [CheckpointId(group, b"%d-%d" % (thread, n)) for thread in range(4) for n in range(3)]
         assert store.read(ids) == [b"%d-9" % thread for thread in range(4) for _ in range(3)]
         assert set(store.keys(group)) == {id.key for id in ids}
@@ -37,7 +34,7 @@ class ConcurrencyContract(Kit):
         id = CheckpointId(group, b"key")
         for turn in range(10):
             values = [bytes([65 + writer]) * _SIZES[(turn + writer) % len(_SIZES)] for writer in range(2)]
-            _at_once(partial(put, store, id, values[0]), partial(put, other, id, values[1]))
+            at_once(partial(put, store, id, values[0]), partial(put, other, id, values[1]))
             seen = get(store, id)
             check_value("seen here", seen, *values)
             check_value("seen by the other writer", get(other, id), seen)
@@ -49,7 +46,7 @@ class ConcurrencyContract(Kit):
         id = CheckpointId(group, b"key")
         for turn in range(10):
             value = b"%d" % turn
-            _at_once(partial(put, store, id, value), partial(delete, other, id))
+            at_once(partial(put, store, id, value), partial(delete, other, id))
             seen = get(store, id)
             assert seen in (value, None)
             for handle in (store, other):
@@ -100,16 +97,3 @@ class ConcurrencyContract(Kit):
             seen = store.read(ids)
             for id, value in zip(ids, seen, strict=True):
                 check_value(f"{id}, read together with {ids[0]}", value, seen[0])
-
-
-def _at_once(*calls: Callable[[], object]) -> None:
-    """Run *calls* in a thread each, started together."""
-    barrier = Barrier(len(calls))
-
-    def run(call: Callable[[], object]) -> None:
-        barrier.wait()
-        call()
-
-    with ThreadPoolExecutor(len(calls)) as pool:
-        for future in [pool.submit(run, call) for call in calls]:
-            future.result()
