@@ -41,7 +41,7 @@ MAX_KEY_BYTES = 32 * 1024
 """A key has 0 to this many bytes."""
 
 MAX_VALUE_BYTES = 64 * 1024 * 1024
-"""A value has 0 to this many bytes. Larger things are written in parts by the caller, the head last."""
+"""A value has 0 to this many bytes. Larger ones are written in parts: see `safekeeper.large`."""
 
 
 class Survives(enum.Flag):

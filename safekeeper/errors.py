@@ -71,7 +71,7 @@ class BadState(SafekeeperError, ValueError):
 
 
 class TooLarge(SafekeeperError, ValueError):
-    """A value or a key is over the limit that holds for every backend. Write it in parts, the head last."""
+    """A value or a key is over the limit that holds for every backend. `safekeeper.large` writes values of any size."""
 
 
 class BadId(SafekeeperError, ValueError):

@@ -10,8 +10,8 @@ from safekeeper import BadId, BadState, Batch, CheckpointId, Conflict, Unavailab
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.testing import Faulty
 
+from ..unruly import Turns, UnrulyStore
 from .model import Lost, Rules, explore
-from .unruly import Turns, UnrulyStore
 
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
 

@@ -485,6 +485,19 @@ class GetsOnByItsOwnClock(FileBackend):
         return time.time()
 
 
+class WritesLargeValuesLate(FileBackend):
+    """Acknowledges what is large and writes it a moment later."""
+
+    def write(self, batch: Batch) -> Receipt:
+        if batch.nbytes < 50_000:
+            return super().write(batch)
+        self.check_open()
+        later = threading.Timer(0.2, super().write, (batch,))
+        later.daemon = True
+        later.start()
+        return Receipt(self.survives)
+
+
 class ListsLate(FileBackend):
     """What another handle has written is listed after a while."""
 

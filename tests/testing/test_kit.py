@@ -60,6 +60,7 @@ CAUGHT_BY = {
     "RemembersWhatItRead": "test_a_later_write_wins_whoever_made_it[another process]",
     "CountsItsOwnVersions": "test_a_later_write_wins_whoever_made_it[another handle]",
     "DropsWritesUnderWay": "test_threads_that_write_different_ids_do_not_disturb_each_other",
+    "WritesLargeValuesLate": "test_a_value_in_parts_comes_back_and_its_old_parts_go",
     "ListsLate": "test_of_claims_at_once_at_most_one_holds",
     "SaysThatBatchesAreWhole": "test_a_batch_is_seen_whole[another handle]",
 }

@@ -1,7 +1,7 @@
 """`BackendContract`: the whole contract as one pytest class.
 
-Its tests are in one file per subject: `values`, `listing`, `lifecycle`, `concurrency`, `model`, `crash`, `claims`. The
-fixtures and settings that a backend can override are in `base`.
+Its tests are in one file per subject: `values`, `listing`, `lifecycle`, `concurrency`, `model`, `crash`; `claims` and
+`large` test what stands on the contract. The fixtures and settings that a backend can override are in `base`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from safekeeper.testing.contract.claims import ClaimsContract
 from safekeeper.testing.contract.concurrency import ConcurrencyContract
 from safekeeper.testing.contract.crash import CrashContract
+from safekeeper.testing.contract.large import LargeContract
 from safekeeper.testing.contract.lifecycle import LifecycleContract
 from safekeeper.testing.contract.listing import ListingContract
 from safekeeper.testing.contract.model import ModelContract
@@ -23,6 +24,7 @@ class BackendContract(
     ModelContract,
     CrashContract,
     ClaimsContract,
+    LargeContract,
 ):
     """Inherit this, give the fixture `url`, and every rule of `safekeeper.backend` is tested on your backend.
 
