@@ -43,8 +43,10 @@ from safekeeper.backends.shared.named_values import (
     decode_value,
     encode,
     escape,
+    token_of,
     unescape,
 )
+from safekeeper.backends.shared.pages import pages
 from safekeeper.errors import Corruption
 from safekeeper.url import Url
 from safekeeper.wire import write_all
@@ -116,11 +118,39 @@ class FileBackend(Backend):
         return Receipt(self.survives, syncing + time.perf_counter() - started)
 
     def _move(self, temporary: Path, path: Path) -> None:
-        folder = path.parent
+        self._make_durable(path.parent)
+        os.rename(temporary, path)
+
+    def _make_durable(self, folder: Path) -> None:
         if folder not in self._durable:
             make_folder(folder)
             self._durable.add(folder)
-        os.rename(temporary, path)
+
+    def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
+        """A file gets its name by a link, which fails if the name is taken."""
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            temporary = self._temporary_folder().new_name()
+            path = self._path(id)
+            try:
+                _write_synced(temporary, encode(id, value, token))
+                self._make_durable(path.parent)
+                while True:
+                    try:
+                        os.link(temporary, path)
+                        created = True
+                        break
+                    except FileExistsError:
+                        with suppress(FileNotFoundError):  # it was deleted just now
+                            created = token_of(path, path.read_bytes()) == token
+                            break
+                sync_folder(path.parent)  # also if it was there: whoever made it may have died before this
+                return created
+            except FileNotFoundError:
+                self.check_open()
+                raise
+            finally:
+                temporary.unlink(missing_ok=True)
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         self.check_open()
@@ -145,6 +175,24 @@ class FileBackend(Backend):
                     yield key
                 elif id := _read_id(path):
                     yield id.key
+
+    def scan(self, group: str) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        """Each file is read once, in the order of the folder."""
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            for page in pages(self._pairs(group)):
+                self.check_open()
+                yield page
+
+    def _pairs(self, group: str) -> Iterator[tuple[bytes, bytes]]:
+        for path in _files(self._root / escape(group.encode())):
+            try:
+                id, value = decode(path, path.read_bytes())
+            except FileNotFoundError:  # it was deleted meanwhile
+                continue
+            if self._path(id) != path:
+                raise Corruption(f"{path}: holds {id}, which belongs in another file: files were renamed")
+            yield id.key, value
 
     def groups(self) -> Iterator[str]:
         self.check_open()

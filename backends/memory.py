@@ -12,12 +12,14 @@ from threading import Lock
 from typing import Self
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
+from safekeeper.backends.shared.pages import pages
 from safekeeper.url import Url
 
 
 @dataclass(slots=True)
 class _Store:
     groups: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
+    tokens: dict[CheckpointId, bytes] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
 
 
@@ -51,6 +53,7 @@ class MemoryBackend(Backend):
         groups = self._store.groups
         with self._store.lock:
             for id, value in batch.items():
+                self._store.tokens.pop(id, None)
                 if value is not None:
                     groups.setdefault(id.group, {})[id.key] = value
                 elif id.group in groups:
@@ -58,6 +61,16 @@ class MemoryBackend(Backend):
                     if not groups[id.group]:
                         del groups[id.group]
         return Receipt(self.survives)
+
+    def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
+        """Store *value* if *id* is absent."""
+        self.check_open()
+        with self._store.lock:
+            group = self._store.groups.setdefault(id.group, {})
+            if id.key not in group:
+                group[id.key] = value
+                self._store.tokens[id] = token
+            return self._store.tokens.get(id) == token
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         self.check_open()
@@ -72,6 +85,15 @@ class MemoryBackend(Backend):
         for key in keys:
             self.check_open()
             yield key
+
+    def scan(self, group: str) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        """All keys of *group* with their values, as they are now."""
+        self.check_open()
+        with self._store.lock:
+            pairs = list(self._store.groups.get(group, {}).items())
+        for page in pages(pairs):
+            self.check_open()
+            yield page
 
     def groups(self) -> Iterator[str]:
         self.check_open()

@@ -44,6 +44,10 @@ MAX_VALUE_BYTES = 64 * 1024 * 1024
 """A value has 0 to this many bytes. Larger ones are written in parts: see `safekeeper.large`."""
 
 
+TOKEN_BYTES = 16
+"""What `SupportsCreate.create` tells attempts apart by has this many bytes, all random."""
+
+
 class Survives(enum.Flag):
     """The failures after which an acknowledged write is still there.
 
@@ -266,6 +270,32 @@ class SupportsAtomicBatch(Protocol):
 
     atomic_batch: bool
     """True; there is nothing to call."""
+
+
+@runtime_checkable
+class SupportsScan(Protocol):
+    """A backend that can read a whole group in one pass, quicker than by its keys."""
+
+    def scan(self, group: str) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        """The keys of *group* with their values, in any order, in pages whose size is bounded whatever the group is.
+
+        Which keys are yielded is as in `keys`; each with a value that it had between the first step and the last.
+        Damage raises `Corruption`.
+        """
+
+
+@runtime_checkable
+class SupportsCreate(Protocol):
+    """A backend that can store a value only where there is none, and only once."""
+
+    def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
+        """Store *value* under *id* if the id is absent, as durably as `write`; whether it is what stands there now.
+
+        Of several calls at once, whoever in `scope` makes them, one stores its value. *token* has `TOKEN_BYTES` bytes
+        and names the attempt: a caller that got no answer, or was killed, asks again with the same token, and True
+        says that its own value is there. The token is forgotten when the id is written or deleted. After `Unavailable`
+        the value may still be stored, until a later write of the id has returned.
+        """
 
 
 @dataclass(frozen=True, slots=True)

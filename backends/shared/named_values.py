@@ -13,16 +13,19 @@ from urllib.parse import unquote_to_bytes
 
 import xxhash
 
-from safekeeper.backend import MAX_GROUP_BYTES, MAX_KEY_BYTES, CheckpointId
+from safekeeper.backend import MAX_GROUP_BYTES, MAX_KEY_BYTES, TOKEN_BYTES, CheckpointId
 from safekeeper.errors import Corruption
 
 # "SKF1" | xxh3 u64 | group_len u8 | key_len u16 | group | key | value to the end
-# little endian; the checksum covers everything after itself; frozen: version 2 gets another mark
+# "SKF2" | xxh3 u64 | group_len u8 | key_len u16 | group | key | token, 16 bytes | value to the end
+# little endian; the checksum covers everything after itself; what was created has a token; frozen: another layout gets
+# another mark
 _MARK = b"SKF1"
+_CREATED_MARK = b"SKF2"
 _HEADER = struct.Struct("<4sQBH")
 _CHECKED_FROM = 12
 
-MAX_HEADER_BYTES = _HEADER.size + MAX_GROUP_BYTES + MAX_KEY_BYTES
+MAX_HEADER_BYTES = _HEADER.size + MAX_GROUP_BYTES + MAX_KEY_BYTES + TOKEN_BYTES
 """The id is within this many bytes from the beginning."""
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
@@ -43,27 +46,27 @@ def unescape(name: str) -> bytes | None:
     return None if "=" in name else unquote_to_bytes(name)
 
 
-def encode(id: CheckpointId, value: bytes) -> list[bytes]:
-    """The bytes for *id* and *value*, in pieces to be written one after the other."""
+def encode(id: CheckpointId, value: bytes, token: bytes = b"") -> list[bytes]:
+    """The bytes for *id* and *value*, in pieces to be written one after the other; with a *token* if it is created."""
     group = id.group.encode()
-    checked = b"%c%b%b%b" % (len(group), len(id.key).to_bytes(2, "little"), group, id.key)
+    checked = b"%c%b%b%b%b" % (len(group), len(id.key).to_bytes(2, "little"), group, id.key, token)
     checksum = xxhash.xxh3_64(checked)
     checksum.update(value)
-    return [_MARK, checksum.intdigest().to_bytes(8, "little"), checked, value]
+    return [_CREATED_MARK if token else _MARK, checksum.intdigest().to_bytes(8, "little"), checked, value]
 
 
 def decode_id(place: str | os.PathLike[str], data: bytes) -> tuple[CheckpointId, int]:
     """The id at the beginning of *data*, and where its value starts."""
-    if data[:4] != _MARK:
-        raise Corruption(f"{place}: is no checkpoint of version 1")
+    if data[:4] not in (_MARK, _CREATED_MARK):
+        raise Corruption(f"{place}: is no checkpoint of version 1 or 2")
     if len(data) < _HEADER.size:
         raise Corruption(f"{place}: ends after {len(data)} bytes")
     _, _, group_size, key_size = _HEADER.unpack_from(data)
     key_from = _HEADER.size + group_size
+    key_to = key_from + key_size
     try:
-        return CheckpointId(
-            data[_HEADER.size : key_from].decode(), data[key_from : key_from + key_size]
-        ), key_from + key_size
+        id = CheckpointId(data[_HEADER.size : key_from].decode(), data[key_from:key_to])
+        return id, key_to + TOKEN_BYTES if data[:4] == _CREATED_MARK else key_to
     except ValueError as error:
         raise Corruption(f"{place}: holds no valid id: {error}") from error
 
@@ -82,3 +85,10 @@ def decode_value(place: str | os.PathLike[str], data: bytes, id: CheckpointId) -
     if found != id:
         raise Corruption(f"{place}: holds {found} instead of {id}: files were renamed")
     return value
+
+
+def token_of(place: str | os.PathLike[str], data: bytes) -> bytes | None:
+    """The token with which the value in *data* was created; None if it was written."""
+    decode(place, data)
+    _, start = decode_id(place, data)
+    return data[start - TOKEN_BYTES : start] if data[:4] == _CREATED_MARK else None

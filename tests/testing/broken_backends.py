@@ -14,7 +14,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from safekeeper import BadUrl, Batch, CheckpointId, PlacementCounts, Receipt, Scope, Survives, Unavailable
+from safekeeper import (
+    BadUrl,
+    Batch,
+    CheckpointId,
+    PlacementCounts,
+    Receipt,
+    SafekeeperError,
+    Scope,
+    Survives,
+    Unavailable,
+)
 from safekeeper.backends.file import FileBackend
 from safekeeper.backends.shared.local_files import os_errors_as_unavailable
 
@@ -485,6 +495,79 @@ class GetsOnByItsOwnClock(FileBackend):
         return time.time()
 
 
+class ScansWithoutEmptyValues(FileBackend):
+    """Takes a value of no bytes for nothing."""
+
+    def scan(self, group: str) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        return ([pair for pair in page if pair[1]] for page in super().scan(group))
+
+
+class ScansInOnePage(FileBackend):
+    """However large the group is."""
+
+    def scan(self, group: str) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        yield [pair for page in super().scan(group) for pair in page]
+
+
+class ScansWhatItHasScannedBefore(FileBackend):
+    """Reads a group once."""
+
+    _pages: ClassVar[dict[str, list[Sequence[tuple[bytes, bytes]]]]] = {}
+
+    def scan(self, group: str) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        if group not in self._pages:
+            self._pages[group] = list(super().scan(group))
+        for page in self._pages[group]:
+            self.check_open()
+            yield page
+
+
+class ForgetsTokens(FileBackend):
+    """Tells who asks again that the id exists."""
+
+    def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
+        return super().create(id, value, os.urandom(16))
+
+
+class RemembersTokens(FileBackend):
+    """Tells who asks again that it has created the id, also when it was written since."""
+
+    _tokens: ClassVar[set[bytes]] = set()
+
+    def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
+        if token in self._tokens:
+            return True
+        created = super().create(id, value, token)
+        if created:
+            self._tokens.add(token)
+        return created
+
+
+class LooksBeforeItCreates(FileBackend):
+    """Others may create the id between the look and the write."""
+
+    def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
+        if self.read([id]) != [None]:
+            return super().create(id, value, token)
+        time.sleep(0.05)
+        self.write(Batch({id: value}))
+        return True
+
+
+class CreatesAgainAfterAKill(FileBackend):
+    """Notes the token after the value: who is killed between them is told that somebody else has created it."""
+
+    def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
+        note = self._root.with_name(f"{self._root.name}-{token.hex()}")
+        if note.exists():
+            return True
+        created = super().create(id, value, os.urandom(16))
+        time.sleep(0.02)
+        if created:
+            note.touch()
+        return created
+
+
 class WritesLargeValuesLate(FileBackend):
     """Acknowledges what is large and writes it a moment later."""
 
@@ -492,7 +575,12 @@ class WritesLargeValuesLate(FileBackend):
         if batch.nbytes < 50_000:
             return super().write(batch)
         self.check_open()
-        later = threading.Timer(0.2, super().write, (batch,))
+
+        def write_late(write: Callable[[Batch], Receipt]) -> None:
+            with suppress(SafekeeperError):  # the handle was closed meanwhile
+                write(batch)
+
+        later = threading.Timer(0.2, write_late, (super().write,))
         later.daemon = True
         later.start()
         return Receipt(self.survives)

@@ -1,7 +1,8 @@
 """`BackendContract`: the whole contract as one pytest class.
 
-Its tests are in one file per subject: `values`, `listing`, `lifecycle`, `concurrency`, `model`, `crash`; `claims` and
-`large` test what stands on the contract. The fixtures and settings that a backend can override are in `base`.
+Its tests are in one file per subject: `values`, `listing`, `lifecycle`, `concurrency`, `model`, `crash`; `scan`
+and `create` for backends that have these; `claims` and `large` test what stands on the contract. The fixtures and
+settings that a backend can override are in `base`.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 from safekeeper.testing.contract.claims import ClaimsContract
 from safekeeper.testing.contract.concurrency import ConcurrencyContract
 from safekeeper.testing.contract.crash import CrashContract
+from safekeeper.testing.contract.create import CreateContract
 from safekeeper.testing.contract.large import LargeContract
 from safekeeper.testing.contract.lifecycle import LifecycleContract
 from safekeeper.testing.contract.listing import ListingContract
 from safekeeper.testing.contract.model import ModelContract
+from safekeeper.testing.contract.scan import ScanContract
 from safekeeper.testing.contract.values import ValuesContract
 
 
@@ -23,6 +26,8 @@ class BackendContract(
     ConcurrencyContract,
     ModelContract,
     CrashContract,
+    ScanContract,
+    CreateContract,
     ClaimsContract,
     LargeContract,
 ):

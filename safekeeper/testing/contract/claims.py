@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import select
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from safekeeper import claims
 from safekeeper.backend import Backend, CheckpointId, Scope
 from safekeeper.errors import Conflict
-from safekeeper.testing.claiming import BEATEN, block
-from safekeeper.testing.contract.base import LONG, Kit, Opener, at_once, put
+from safekeeper.testing.claiming import ACKNOWLEDGED, BEATEN, BLOCKS
+from safekeeper.testing.contract.base import Kit, Opener, at_once, put
 from safekeeper.testing.peer import PATIENCE, start_python
 
 
@@ -46,25 +46,25 @@ class ClaimsContract(Kit):
             assert len(held) <= 1, "two claims hold at the same time"
             put(handles[0], CheckpointId(name, b"after"), b"")  # the store is as usable as before
 
-    def test_a_stopped_owner_that_comes_back_acknowledges_nothing(self, url: str, store: Backend, group: str) -> None:
+    @pytest.mark.parametrize("where", ["write", "check"])
+    def test_a_stopped_owner_that_comes_back_acknowledges_nothing(
+        self, url: str, store: Backend, group: str, where: str
+    ) -> None:
         if store.scope < Scope.HOST:
             pytest.skip("other processes do not see this store")
-        for turn in range(20 if LONG else 2):
-            name = f"{group}-{turn}"
-            with start_python("safekeeper.testing.claiming", url, name, stdout=subprocess.PIPE) as owner:
-                try:
-                    reports = _read(owner, 3 + turn)
-                    owner.send_signal(signal.SIGSTOP)
-                    claim = claims.take(store, name)
-                    found = {key[16:] for key in store.keys(name)}
-                    owner.send_signal(signal.SIGCONT)
-                    while not reports.endswith(BEATEN):
-                        reports += _read(owner, 1)
-                finally:
-                    owner.kill()
-            acknowledged = {block(number) for number in range(len(reports) - 1)}
-            assert acknowledged <= found, "a successor did not see what the owner before it has acknowledged"
-            claim.check()
+        owner = start_python("safekeeper.testing.claiming", url, group, where, stdout=subprocess.PIPE)
+        with owner:
+            try:
+                _wait_until_stopped(owner)
+                claim = claims.take(store, group)
+                found = set(store.keys(group))
+                owner.send_signal(signal.SIGCONT)
+                reports, _ = owner.communicate(timeout=PATIENCE)
+            finally:
+                owner.kill()
+        assert reports == ACKNOWLEDGED * BLOCKS + BEATEN, "an owner acknowledged a block after it was beaten"
+        assert {b"%d" % number for number in range(BLOCKS)} <= found, "a successor did not see what was acknowledged"
+        claim.check()
 
 
 def _holds(claim: claims.Claim) -> bool:
@@ -75,14 +75,10 @@ def _holds(claim: claims.Claim) -> bool:
     return True
 
 
-def _read(owner: subprocess.Popen[bytes], atleast: int) -> bytes:
-    """What *owner* reports, *atleast* so many bytes."""
-    assert owner.stdout is not None
-    reports = b""
-    while len(reports) < atleast:
-        if not select.select([owner.stdout], [], [], PATIENCE)[0]:
-            raise TimeoutError(f"the owner reported nothing within {PATIENCE:g} s")
-        if not (arrived := os.read(owner.stdout.fileno(), 1 << 16)):
-            raise AssertionError("the owner ended by itself: its standard error says why")
-        reports += arrived
-    return reports
+def _wait_until_stopped(process: subprocess.Popen[bytes]) -> None:
+    give_up = time.monotonic() + PATIENCE
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert process.poll() is None, "the owner ended by itself: its standard error says why"
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"the owner did not come to its stop within {PATIENCE:g} s")
+        time.sleep(0.01)
