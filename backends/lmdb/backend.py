@@ -11,7 +11,17 @@ from typing import Literal, Self
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Stats, Survives
 from safekeeper.backends.lmdb.environment import Environment, Sync, has_data
 from safekeeper.backends.lmdb.errors import ErrorsAsOurs
-from safekeeper.backends.lmdb.layout import BEHIND, FIRST_GROUP, HASHED, PLAIN, apply, first_name, get, list_keys
+from safekeeper.backends.lmdb.layout import (
+    BEHIND,
+    FIRST_GROUP,
+    HASHED,
+    PLAIN,
+    apply,
+    first_name,
+    get,
+    list_keys,
+    scan_page,
+)
 from safekeeper.backends.lmdb.options import DEFAULT_MAP_SIZE, LmdbOptions
 from safekeeper.backends.shared.local_files import check_folder, check_local, make_folder, survives_on, sync_folder
 from safekeeper.url import Url
@@ -101,6 +111,23 @@ class LmdbBackend(Backend):
         with self._errors:
             environment = self._existing()
             return environment.read(lambda transaction: list_keys(transaction, after, end)) if environment else []
+
+    def scan(self, group: str) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        """The entries of *group* in their order; each page is of one moment."""
+        after = group.encode()
+        while True:
+            self.check_open()
+            page, after = self._scan_page(group, after)
+            if not page:
+                return
+            yield page
+
+    def _scan_page(self, group: str, after: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        with self._errors:
+            environment = self._existing()
+            if environment is None:
+                return [], after
+            return environment.read_bytes(lambda transaction: scan_page(transaction, group, after))
 
     def groups(self) -> Iterator[str]:
         self.check_open()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import lmdb
 import xxhash
 
 from safekeeper.backend import Batch, CheckpointId
-from safekeeper.backends.lmdb.environment import Transaction
+from safekeeper.backends.lmdb.environment import BytesTransaction, Transaction
+from safekeeper.backends.shared.pages import MOST_BYTES, MOST_PAIRS
 from safekeeper.columns import Columns
 from safekeeper.errors import Corruption
 
@@ -121,6 +122,42 @@ def _key(name: bytes, cursor: lmdb.Cursor[memoryview]) -> bytes:
     if name != group.partition(HASHED)[0] + HASHED + hashlib.sha256(key).digest():
         raise Corruption(f"the key of {name!r} does not match its hash: it was damaged after it was written")
     return key
+
+
+def scan_page(transaction: BytesTransaction, group: str, after: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """The next keys of *group* with their values, those whose names come after *after*; the last name among them."""
+    plain, end = group.encode() + PLAIN, group.encode() + BEHIND
+    start, size = len(plain), 0
+    page: list[tuple[bytes, bytes]] = []
+    cursor = transaction.cursor()
+    there = cursor.set_range(after)
+    if there and cursor.key() == after:
+        there = cursor.next()
+    # No calls and no views in here: each takes as long as what LMDB does for a small value.
+    for name, record in islice(cursor.iternext(), MOST_PAIRS) if there else ():
+        value = record[_CHECKSUM:]
+        if name.startswith(plain):
+            page.append((name[start:], value))
+        elif name < end:
+            key_end = 2 + int.from_bytes(value[:2], "big")
+            page.append((value[2:key_end], value[key_end:]))
+        else:
+            break
+        if record[:_CHECKSUM] != _digest(value, _seed(name)):
+            raise Corruption(
+                f"the checksum of {_shown(group, name)} does not match: it was damaged after it was written"
+            )
+        after = name
+        size += len(value)
+        if size >= MOST_BYTES:
+            break
+    return page, after
+
+
+def _shown(group: str, name: bytes) -> str:
+    """What messages call the id with *name*, whose record cannot be trusted."""
+    kind, rest = name[len(group.encode()) :][:1], name[len(group.encode()) + 1 :]
+    return str(CheckpointId(group, rest)) if kind == PLAIN else f"{group}/ a key with the hash {rest.hex()}"
 
 
 def first_name(transaction: Transaction, start: bytes) -> bytes | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-_MOST_PAIRS = 4096
-_MOST_BYTES = 16 << 20
+MOST_PAIRS = 4096
+MOST_BYTES = 16 << 20
+"""A page ends when it has so many pairs, or so many bytes of values."""
 
 
 def pages(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
@@ -15,7 +16,7 @@ def pages(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, by
     for pair in pairs:
         page.append(pair)
         size += len(pair[1])
-        if size >= _MOST_BYTES or len(page) >= _MOST_PAIRS:
+        if size >= MOST_BYTES or len(page) >= MOST_PAIRS:
             yield page
             page, size = [], 0
     if page:

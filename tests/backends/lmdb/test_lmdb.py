@@ -288,6 +288,18 @@ def test_a_flipped_bit_in_a_value_is_corruption(url, root, key):
         with pytest.raises(Corruption, match="does not match"):
             store.read([id])
         assert set(store.keys("g")) == {A.key, key}
+        with pytest.raises(Corruption, match=r"g/.* does not match"):
+            list(store.scan("g"))
+
+
+def test_a_scan_goes_on_where_a_page_ended(store):
+    # More than one page of names of both forms, and groups that begin alike on both sides.
+    ids = [CheckpointId("g", (b"%d" % n) * (500 if n % 5 == 0 else 1)) for n in range(12_000)]
+    store.write(Batch({id: id.key[:10] for id in ids}))
+    store.write(Batch({CheckpointId("f", b"1"): b"1", CheckpointId("g!", b"1"): b"1", CheckpointId("ga", b"1"): b"1"}))
+    scanned = [pair for page in store.scan("g") for pair in page]
+    assert len(scanned) == len(ids)
+    assert dict(scanned) == {id.key: id.key[:10] for id in ids}
 
 
 def test_nobody_else_may_look(store, root):
