@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Stats, Survives
-from safekeeper.backends.lmdb.environment import Environment, Sync, has_data
+from safekeeper.backends.lmdb.environment import Environment, Sync, Transaction, has_data
 from safekeeper.backends.lmdb.errors import ErrorsAsOurs
 from safekeeper.backends.lmdb.layout import (
     BEHIND,
@@ -17,6 +17,8 @@ from safekeeper.backends.lmdb.layout import (
     HASHED,
     PLAIN,
     apply,
+    count_tokens,
+    create,
     first_name,
     get,
     list_keys,
@@ -25,6 +27,8 @@ from safekeeper.backends.lmdb.layout import (
 from safekeeper.backends.lmdb.options import DEFAULT_MAP_SIZE, LmdbOptions
 from safekeeper.backends.shared.local_files import check_folder, check_local, make_folder, survives_on, sync_folder
 from safekeeper.url import Url
+
+T = TypeVar("T")
 
 
 class LmdbBackend(Backend):
@@ -78,17 +82,25 @@ class LmdbBackend(Backend):
             return self._environment
 
     def write(self, batch: Batch) -> Receipt:
+        self._change(lambda transaction: apply(transaction, batch))
+        if self._receipt.survives is not self.survives:  # one for all writes: making it takes its time, too
+            self._receipt = Receipt(self.survives)
+        return self._receipt
+
+    def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
+        """Looked up and put in one transaction, of which LMDB lets one run at a time."""
+        return self._change(lambda transaction: create(transaction, id, value, token))
+
+    def _change(self, work: Callable[[Transaction], T]) -> T:
         self.check_open()
         with self._errors if self._durable else ErrorsAsOurs(self._root, first=True):
             if not self._durable:
                 make_folder(self._root)
-            self._attach().write(lambda transaction: apply(transaction, batch))
+            made = self._attach().write(work)
             if not self._durable:
                 sync_folder(self._root)
                 self._durable = True
-        if self._receipt.survives is not self.survives:  # one for all writes: making it takes its time, too
-            self._receipt = Receipt(self.survives)
-        return self._receipt
+        return made
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         self.check_open()
@@ -149,7 +161,7 @@ class LmdbBackend(Backend):
             environment = self._existing()
             if environment is None:
                 return Stats(0, 0)
-            return environment.stats()
+            return environment.stats(beside=environment.read(count_tokens))
 
     def exists(self) -> bool:
         self.check_open()

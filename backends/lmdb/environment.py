@@ -118,23 +118,25 @@ class Environment:
         """The same for *work* on many small values, for which views take longer than copies."""
         return self._run(_begin_read_bytes, work)
 
-    def write(self, work: Callable[[Transaction], None]) -> None:
+    def write(self, work: Callable[[Transaction], T]) -> T:
         """Let *work* change the store in one transaction; it is begun anew as often as the map has to grow."""
 
-        def work_and_check(transaction: Transaction) -> None:
+        def work_and_check(transaction: Transaction) -> T:
             if not self._marked:
                 self._mark(transaction)
-            work(transaction)
+            made = work(transaction)
             self._check_files()
+            return made
 
-        self._run(_begin_write, work_and_check)
+        made = self._run(_begin_write, work_and_check)
         self._marked = True
+        return made
 
-    def stats(self) -> Stats:
-        """What LMDB knows of itself."""
+    def stats(self, beside: int) -> Stats:
+        """What LMDB knows of itself; *beside* the ids there are so many entries, without the mark."""
         with self._inside_it() as environment:
             tree, info = environment.stat(), environment.info()
-        ids, occupied = max(tree["entries"] - 1, 0), (info["last_pgno"] + 1) * tree["psize"]
+        ids, occupied = max(tree["entries"] - beside - 1, 0), (info["last_pgno"] + 1) * tree["psize"]
         return Stats(ids, occupied, {"sync": self.sync, "depth": tree["depth"], "map_size": info["map_size"]})
 
     def _settle(self) -> None:

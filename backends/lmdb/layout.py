@@ -2,13 +2,17 @@
 
 GROUP 00 KEY                  an id. A group has no control characters, so nothing else starts like this
 GROUP 01 sha256(KEY)          an id whose name would be longer than LMDB allows; its record starts with the key
+00 01 GROUP 00 sha256(KEY)    the token of an id that was created and not written since
+
+Versions that know no tokens leave them alone, since no group starts like this. They do not remove them either when they
+write the id; so a token is with the checksum of the record that it belongs to, and counts for no other.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 
 import lmdb
 import xxhash
@@ -21,8 +25,10 @@ from safekeeper.errors import Corruption
 
 # record:       xxh3 u64 | value                            under GROUP 00 KEY
 #               xxh3 u64 | key_len u16 | key | value        under GROUP 01 sha256(KEY)
+#               xxh3 u64 | token, 16 bytes | xxh3 u64       under 00 01 GROUP 00 sha256(KEY): that of the id's record
 #               big endian; the checksum covers the rest of the record, seeded with that of its name; frozen
 PLAIN, HASHED, BEHIND = b"\0", b"\1", b"\2"
+TOKENS = b"\0\1"
 _LONGEST_NAME = 511
 FIRST_GROUP = b" "  # what comes before is no group, since a group has no control characters
 _CHECKSUM = 8
@@ -45,11 +51,70 @@ def _checksum(name: bytes, rest: bytes | memoryview) -> bytes:
 
 def apply(transaction: Transaction, batch: Batch) -> None:
     """Carry out the operations of *batch*."""
+    cursor = transaction.cursor()
+    if cursor.set_range(TOKENS) and cursor.key()[: len(TOKENS)] == TOKENS:  # no call: this is part of every write
+        _forget_tokens(transaction, batch)
     if batch.columns is not None:
         puts = [_record(batch.columns.group, key, value) for key, value in _pairs(batch.columns)]
     else:
         puts = _puts(transaction, batch.items())
-    transaction.cursor().putmulti(puts)
+    cursor.putmulti(puts)
+
+
+def create(transaction: Transaction, id: CheckpointId, value: bytes, token: bytes) -> bool:
+    """Put *value* unless *id* is there; whether what is there is what *token* stands for."""
+    name, record = _record(id.group, id.key, value)
+    token_name = _token_name(id)
+    there = transaction.get(name)
+    if there is None:
+        transaction.put(name, record)
+        there = memoryview(record)
+    elif _token_of(transaction, token_name) != token + there[:_CHECKSUM]:
+        return False
+    rest = token + there[:_CHECKSUM]
+    # Also if it stands there: whoever put it may have been killed before that was durable, and this makes it so.
+    transaction.put(token_name, _checksum(token_name, rest) + rest)
+    return True
+
+
+def _token_name(id: CheckpointId) -> bytes:
+    return TOKENS + id.group.encode() + PLAIN + hashlib.sha256(id.key).digest()
+
+
+def _token_of(transaction: Transaction, token_name: bytes) -> bytes:
+    """The token with that name and the checksum that is with it; nothing if there is none."""
+    if (record := transaction.get(token_name)) is None:
+        return b""
+    rest = record[_CHECKSUM:]
+    if record[:_CHECKSUM] != _checksum(token_name, rest):
+        raise Corruption(
+            f"the checksum of the token {token_name!r} does not match: it was damaged after it was written"
+        )
+    return bytes(rest)
+
+
+def _has_tokens(transaction: Transaction, group: str) -> bool:
+    """Whether any id of *group* was created and not written since."""
+    start = TOKENS + group.encode() + PLAIN
+    name = first_name(transaction, start)
+    return name is not None and name.startswith(start)
+
+
+def _forget_tokens(transaction: Transaction, batch: Batch) -> None:
+    concerned: dict[str, bool] = {}
+    for id, _ in batch.items():
+        if id.group not in concerned:
+            concerned[id.group] = _has_tokens(transaction, id.group)
+        if concerned[id.group]:
+            transaction.delete(_token_name(id))
+
+
+def count_tokens(transaction: Transaction) -> int:
+    """How many ids were created and not written since."""
+    cursor = transaction.cursor()
+    if not cursor.set_range(TOKENS):
+        return 0
+    return sum(1 for _ in takewhile(lambda name: name[: len(TOKENS)] == TOKENS, cursor.iternext(values=False)))
 
 
 def _puts(

@@ -9,10 +9,12 @@ from contextlib import contextmanager, suppress
 
 import lmdb
 import pytest
+import xxhash
 
 import safekeeper
 from safekeeper import BadUrl, Batch, CheckpointId, Corruption, Survives, Unavailable
 from safekeeper.backends.lmdb.environment import _made_with
+from safekeeper.columns import Column, Columns
 from safekeeper.testing.peer import Peer
 
 A = CheckpointId("g", b"a")
@@ -300,6 +302,73 @@ def test_a_scan_goes_on_where_a_page_ended(store):
     scanned = [pair for page in store.scan("g") for pair in page]
     assert len(scanned) == len(ids)
     assert dict(scanned) == {id.key: id.key[:10] for id in ids}
+
+
+T1, T2 = b"1" * 16, b"2" * 16
+
+
+def test_tokens_are_no_ids_and_go_with_what_is_written(store, root):
+    ids = [CheckpointId("g", b"a"), CheckpointId("g", b"long" * 1000), CheckpointId("h", b"")]
+    for id in ids:
+        assert store.create(id, b"made", T1)
+    assert set(store.groups()) == {"g", "h"}
+    assert set(store.keys("g")) == {id.key for id in ids[:2]}
+    assert {key for page in store.scan("g") for key, _ in page} == {id.key for id in ids[:2]}
+    assert store.stats().ids == 3
+    assert entries(store) == 1 + 3 + 3
+    batch = Batch({ids[0]: b"made"})  # the same value is a write, too
+    batch.delete(ids[1])
+    store.write(batch)
+    assert entries(store) == 1 + 2 + 1
+    assert not store.create(ids[0], b"made", T1)
+    assert store.create(ids[2], b"made", T1)
+    columns = Columns("h", Column.of([b""]), Column.of([b"made"]))
+    store.write(Batch.of_columns(columns))
+    assert entries(store) == 1 + 2
+    assert not store.create(ids[2], b"made", T1)
+
+
+def entries(store):
+    with store._environment._inside_it() as environment:
+        return environment.stat()["entries"]
+
+
+def test_a_token_does_not_count_for_what_an_older_version_has_written(url, root):
+    with safekeeper.open(url) as store:
+        assert store.create(A, b"made", T1)
+        store.write(Batch({CheckpointId("b", b"a"): b"other"}))
+    with lmdb.open(str(root)) as environment, environment.begin(write=True) as transaction:
+        rest, name = b"changed", b"g\0a"
+        transaction.put(name, xxhash.xxh3_64_digest(rest, xxhash.xxh3_64_intdigest(name)) + rest)
+    with safekeeper.open(url) as store:
+        assert not store.create(A, b"made", T1)
+        assert store.read([A]) == [b"changed"]
+
+
+def test_a_damaged_token_is_corruption(url, root):
+    with safekeeper.open(url) as store:
+        assert store.create(A, b"made", T1)
+    data = (root / "data.mdb").read_bytes()
+    (root / "data.mdb").write_bytes(data.replace(T1, T2))
+    with safekeeper.open(url) as store:
+        for token in (T1, T2):
+            with pytest.raises(Corruption, match="token"):
+                store.create(A, b"made", token)
+        assert store.read([A]) == [b"made"]
+
+
+def test_what_is_created_again_is_made_durable_again(store):
+    assert store.create(A, b"made", T1)
+    before = last_transaction(store)
+    assert not store.create(A, b"made", T2)
+    assert last_transaction(store) == before
+    assert store.create(A, b"made", T1)
+    assert last_transaction(store) > before, "whoever was killed may have committed what is not durable yet"
+
+
+def last_transaction(store):
+    with store._environment._inside_it() as environment:
+        return environment.info()["last_txnid"]
 
 
 def test_nobody_else_may_look(store, root):
