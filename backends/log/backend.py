@@ -93,6 +93,15 @@ class LogBackend(Backend):
                 self.check_open()
                 yield key
 
+    def scan(self, group: str) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        """The records of *group* in the order of the files."""
+        self.check_open()
+        with os_errors_as_unavailable(self._root):
+            log = self._find()
+            for page in log.root.scan(group) if log else ():
+                self.check_open()
+                yield page
+
     def groups(self) -> Iterator[str]:
         self.check_open()
         with os_errors_as_unavailable(self._root):

@@ -11,10 +11,10 @@ The first checksum covers lengths, group and page checksums and is seeded with s
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import xxhash
@@ -29,6 +29,8 @@ _HEAD: Final = struct.Struct("<QQQ256p")
 _CHECKED_FROM: Final = 8
 _ROW: Final = np.dtype([("number", "<u4"), ("key", "<u4"), ("value", "<u8")])
 _PAGE: Final = 16 * 1024
+_MOST_ROWS: Final = 16 * 1024  # in one read of several rows
+_MOST_BYTES: Final = 4 << 20
 
 ROWS_START: Final = BLOCK.size + _HEAD.size
 """Where the rows begin, counted from the start of the block."""
@@ -42,6 +44,7 @@ class _Layout:
         self.keys = ROWS_START + (count + 1) * ROW_SIZE
         self.table = padded(self.keys + keys_size)
         self.left_pages = -(-(self.table - ROWS_START) // _PAGE)
+        self.values_size = values_size
         self.values = self.table + 8 * (self.left_pages + -(-values_size // _PAGE))
         self.end = padded(self.values + values_size)
 
@@ -128,39 +131,111 @@ class ColumnRow:
 
 def read_row(read: Callable[[int, int], bytes], offset: int, nonce: int) -> ColumnRow | None:
     """The row at *offset* of a segment, where `read(size, offset)` reads it; None if anything is damaged."""
-    number = int.from_bytes(read(4, offset), "little")
-    start = offset - number * ROW_SIZE - ROWS_START
-    if start < 0:
-        return None
-    raw = read(ROWS_START, start)
-    header = decode_block(raw, nonce, start)
-    if header is None or header.kind != COLUMNS or number >= header.records or len(raw) < ROWS_START:
-        return None
-    _, keys_size, values_size, group = _HEAD.unpack_from(raw, BLOCK.size)
-    layout = _Layout(header.records, keys_size, values_size)
-    if layout.end != header.size:  # the lengths are not verified yet, and may ask for more memory than there is
-        return None
-    table = read(layout.values - layout.table, start + layout.table)
-    if not _head_is_whole(raw[BLOCK.size :], table, header):
-        return None
-    checks = np.frombuffer(table, "<u8")
+    block = ColumnBlockReader.at_row(read, offset, nonce)
+    return block.read_row((offset - block.first_row) // ROW_SIZE) if block else None
 
-    def left(begin: int, end: int) -> bytes | None:
-        area = start + ROWS_START
-        return _verified(read, area, layout.table - ROWS_START, checks[: layout.left_pages], begin, end)
 
-    def values(begin: int, end: int) -> bytes | None:
-        return _verified(read, start + layout.values, values_size, checks[layout.left_pages :], begin, end)
+class ColumnBlockReader:
+    """Reads some rows of a block: what is needed for them, and verified, but no more."""
 
-    pair = left(number * ROW_SIZE, (number + 2) * ROW_SIZE)
-    if pair is None:
-        return None
-    this, following = np.frombuffer(pair, _ROW).tolist()
-    keys_at = layout.keys - ROWS_START
-    key = left(keys_at + this[1], keys_at + following[1])
-    if key is None or this[0] != number:
-        return None
-    return ColumnRow(group, key, header.sequence, header.epoch, lambda: values(this[2], following[2]))
+    def __init__(
+        self, read: Callable[[int, int], bytes], start: int, header: BlockHeader, layout: _Layout, group: bytes
+    ) -> None:
+        self._read = read
+        self._start = start
+        self._layout = layout
+        self.group = group
+        self.count, self.sequence, self.epoch = header.records, header.sequence, header.epoch
+        self.first_row = start + ROWS_START
+        """The offset of its first row."""
+        self._checks = np.zeros(0, np.uint64)
+
+    @classmethod
+    def at_row(cls, read: Callable[[int, int], bytes], offset: int, nonce: int) -> ColumnBlockReader | None:
+        """The block whose row is at *offset* of a segment; None if it is damaged."""
+        number = int.from_bytes(read(4, offset), "little")
+        start = offset - number * ROW_SIZE - ROWS_START
+        if start < 0:
+            return None
+        raw = read(ROWS_START, start)
+        header = decode_block(raw, nonce, start)
+        if header is None or header.kind != COLUMNS or number >= header.records or len(raw) < ROWS_START:
+            return None
+        _, keys_size, values_size, group = _HEAD.unpack_from(raw, BLOCK.size)
+        layout = _Layout(header.records, keys_size, values_size)
+        if layout.end != header.size:  # the lengths are not verified yet, and may ask for more memory than there is
+            return None
+        table = read(layout.values - layout.table, start + layout.table)
+        if not _head_is_whole(raw[BLOCK.size :], table, header):
+            return None
+        block = cls(read, start, header, layout, group)
+        block._checks = np.frombuffer(table, "<u8")
+        return block
+
+    def read_row(self, number: int) -> ColumnRow | None:
+        """One row; None if it is damaged."""
+        rows = self._rows(number, number + 1)
+        if rows is None:
+            return None
+        (_, key_at, value_at), (_, key_end, value_end) = rows.tolist()
+        key = self._keys(key_at, key_end)
+        if key is None:
+            return None
+        return ColumnRow(self.group, key, self.sequence, self.epoch, lambda: self._values(value_at, value_end))
+
+    def read_pairs(self, numbers: NDArray[np.int64]) -> Iterator[tuple[int, int, list[tuple[bytes, bytes]] | None]]:
+        """The keys and values of the rows *numbers*, which are sorted, in pieces: from which of them to which the piece
+        is, and None if it is damaged."""
+        first = 0
+        while first < len(numbers):
+            last = int(np.searchsorted(numbers, numbers[first] + _MOST_ROWS))
+            begin, end = int(numbers[first]), int(numbers[last - 1]) + 1
+            rows = self._rows(begin, end)
+            if rows is None:
+                yield first, last, None
+                first = last
+                continue
+            chosen = numbers[first:last] - begin
+            starts = rows["value"].astype(np.int64)
+            fitting = np.searchsorted(starts[chosen + 1], starts[0] + _MOST_BYTES, "right")
+            chosen = chosen[: max(int(fitting), 1)]
+            yield first, first + len(chosen), self._pairs(rows[: chosen[-1] + 2], chosen)
+            first += len(chosen)
+
+    def _pairs(self, rows: NDArray[Any], chosen: NDArray[np.int64]) -> list[tuple[bytes, bytes]] | None:
+        columns = []
+        for name, read in (("key", self._keys), ("value", self._values)):
+            starts = rows[name].astype(np.int64)
+            data = read(int(starts[0]), int(starts[-1]))
+            if data is None:
+                return None
+            starts -= starts[0]
+            if len(chosen) == len(rows) - 1:
+                columns.append(split_column(data, starts))
+            else:
+                bounds = zip(starts[chosen].tolist(), starts[chosen + 1].tolist(), strict=True)
+                columns.append([data[start:end] for start, end in bounds])
+        return list(zip(*columns, strict=True))
+
+    def _rows(self, begin: int, end: int) -> NDArray[Any] | None:
+        """The rows from *begin* to *end*, and the one behind them."""
+        raw = self._left(begin * ROW_SIZE, (end + 1) * ROW_SIZE)
+        if raw is None:
+            return None
+        rows = np.frombuffer(raw, _ROW)
+        return rows if (rows["number"] == np.arange(begin, end + 1)).all() else None
+
+    def _keys(self, begin: int, end: int) -> bytes | None:
+        keys_at = self._layout.keys - ROWS_START
+        return self._left(keys_at + begin, keys_at + end)
+
+    def _left(self, begin: int, end: int) -> bytes | None:
+        checks = self._checks[: self._layout.left_pages]
+        return _verified(self._read, self.first_row, self._layout.table - ROWS_START, checks, begin, end)
+
+    def _values(self, begin: int, end: int) -> bytes | None:
+        checks, values = self._checks[self._layout.left_pages :], self._start + self._layout.values
+        return _verified(self._read, values, self._layout.values_size, checks, begin, end)
 
 
 def _verified(

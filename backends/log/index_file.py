@@ -90,18 +90,34 @@ class IndexTable:
         numbers: list[int] = np.unique(segments_of(self.locations[self.entries(group)])).tolist()
         return numbers
 
-    def live_locations(self, group: str, new: Iterable[bytes]) -> list[int]:
+    def live_locations(self, group: str, new: Iterable[bytes]) -> U64:
         """The locations of a group's values, but for those whose keys are in *new*."""
-        return [location for location in self.last_locations(group, new) if not location & TOMBSTONE_BIT]
+        locations: U64 = self.locations[self.last_entries(group, new)]
+        live: U64 = locations[locations & np.uint64(TOMBSTONE_BIT) == 0]
+        return live
 
-    def last_locations(self, group: str, new: Iterable[bytes]) -> list[int]:
-        """The locations of a group's last records, tombstones among them, but for those whose keys are in *new*."""
+    def last_entries(self, group: str, new: Iterable[bytes]) -> NDArray[np.int64]:
+        """The entries of a group's last records, tombstones among them, but for those whose keys are in *new*."""
         entries = self.entries(group)
-        locations = self.locations[entries]
-        old = np.ones(len(locations), bool)
-        old[[at - entries.start for key in new if (at := self.position(group, key)) >= 0]] = False
-        found: list[int] = locations[old].tolist()
-        return found
+        old = np.ones(entries.stop - entries.start, bool)
+        if len(old):
+            old[self._positions(entries, new)] = False
+        last: NDArray[np.int64] = np.flatnonzero(old) + entries.start
+        return last
+
+    def _positions(self, entries: slice, keys: Iterable[bytes]) -> NDArray[np.int64]:
+        """Which of *entries* are those of *keys*, as far as they have one."""
+        high, low = fingerprints(keys, self.seed)
+        all_high, all_low = self.high[entries], self.low[entries]
+        at, last = all_high.searchsorted(high), len(all_high) - 1
+        while True:
+            near = np.minimum(at, last)
+            same = (at <= last) & (all_high[near] == high)
+            wrong = same & (all_low[near] != low)
+            if not wrong.any():
+                found: NDArray[np.int64] = near[same]
+                return found
+            at[wrong] += 1
 
     def merged(self, changes: Changes) -> IndexTable:
         """A table with *changes* on top of this one."""
@@ -199,13 +215,18 @@ def common_entries(one: IndexTable, other: IndexTable) -> tuple[NDArray[np.int64
 
 def _table_of(changes: Changes, seed: int) -> IndexTable:
     """The entries of *changes*, group by group, not yet sorted within a group."""
-    digest = xxhash.xxh3_128_digest
     by_name = sorted((group.encode(), keys) for group, keys in changes.items() if keys)
-    prints = b"".join([digest(key, seed) for _, keys in by_name for key in keys])
-    halves = np.frombuffer(prints, ">u8").astype(np.uint64).reshape(-1, 2)
+    high, low = fingerprints((key for _, keys in by_name for key in keys), seed)
     locations = np.array([location for _, keys in by_name for location in keys.values()], np.uint64)
     starts = np.cumsum([0, *(len(keys) for _, keys in by_name)], dtype=np.uint64)
-    return IndexTable(seed, [name for name, _ in by_name], starts, halves[:, 0], halves[:, 1], locations)
+    return IndexTable(seed, [name for name, _ in by_name], starts, high, low, locations)
+
+
+def fingerprints(keys: Iterable[bytes], seed: int) -> tuple[U64, U64]:
+    """The two halves of the fingerprints of *keys*."""
+    digest = xxhash.xxh3_128_digest
+    halves = np.frombuffer(b"".join([digest(key, seed) for key in keys]), ">u8").astype(np.uint64).reshape(-1, 2)
+    return halves[:, 0], halves[:, 1]
 
 
 def _group_numbers(table: IndexTable, number: Mapping[bytes, int]) -> NDArray[np.int64]:

@@ -38,3 +38,8 @@ def segments_of(locations: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def offset_of(location: int) -> int:
     """Where in its segment *location* is."""
     return (location & _UNIT_MASK) << 3
+
+
+def offsets_of(locations: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The same for many locations."""
+    return ((locations & np.uint64(_UNIT_MASK)) << np.uint64(3)).astype(np.int64)

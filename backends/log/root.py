@@ -14,9 +14,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from safekeeper.backend import CheckpointId, Stats
 from safekeeper.backends.log.claim import Claims, writer_folders
 from safekeeper.backends.log.files import Files
+from safekeeper.backends.log.index_file import U64
 from safekeeper.backends.log.location import TOMBSTONE_BIT
 from safekeeper.backends.log.open_files import most_open
 from safekeeper.backends.log.options import LogOptions
@@ -24,6 +28,7 @@ from safekeeper.backends.log.recovery import State
 from safekeeper.backends.log.writer_folder import GroupView, IdView, View, WriterFolder
 from safekeeper.errors import Closed, Corruption, Unavailable
 
+R = TypeVar("R")
 V = TypeVar("V", bound=View)
 
 
@@ -195,13 +200,20 @@ class Root:
 
     def keys(self, group: str) -> Iterator[bytes]:
         """The keys of a group."""
+        return self._of_group(group, False, _newest_keys)
+
+    def scan(self, group: str) -> Iterator[list[tuple[bytes, bytes]]]:
+        """The keys of a group with their values, in pages."""
+        return self._of_group(group, True, _newest_pairs)
+
+    def _of_group(self, group: str, values: bool, items: Callable[[list[GroupView]], Iterator[R]]) -> Iterator[R]:
+        """The *items* of the folders that know *group*; with *values*, those of new records can be read as well."""
         most = self._most_pinned()
         for tries in range(_TRIES):
-            views = self.look(lambda folder, several: folder.pin_group(group, several, most))
+            views = self.look(lambda folder, several: folder.pin_group(group, values or several, most))
             states = [view.folder.state for view in views]
             try:
-                known = [view for view in views if view.segments or view.new]
-                yield from known[0].live_keys() if len(known) == 1 else _newest_keys(known)
+                yield from items([view for view in views if view.segments or view.new])
                 return
             except Corruption:  # from the beginning: a key may be listed twice
                 if tries == _TRIES - 1 or not _may_be_gone(views, states):
@@ -294,9 +306,9 @@ def _at_once(
 
 
 def _may_be_gone(views: Sequence[View], states: Sequence[State]) -> bool:
-    """Whether files may be missing because nobody had pinned them, and another process has compacted."""
+    """Whether files may be missing because nobody had pinned them, and another process, or this one, has compacted."""
     looked_at = zip(views, states, strict=True)
-    return any(not view.pinned and view.folder.has_moved_on(state) for view, state in looked_at)
+    return any(not view.pinned and (view.is_retired() or view.folder.has_moved_on(state)) for view, state in looked_at)
 
 
 def _release(views: Iterable[View]) -> None:
@@ -316,13 +328,53 @@ def _newest_value(id: CheckpointId, at: int, views: Iterable[IdView]) -> bytes |
     return newest.value(location, id)
 
 
-def _newest_keys(views: Iterable[GroupView]) -> Iterator[bytes]:
+def _newest_keys(views: Sequence[GroupView]) -> Iterator[bytes]:
     """The keys whose newest record in any folder is a value."""
+    if len(views) == 1:
+        return views[0].live_keys()
+    return (key for key, _, location in _newest_records(views) if not location & TOMBSTONE_BIT)
+
+
+def _newest_records(views: Iterable[GroupView]) -> Iterator[tuple[bytes, GroupView, int]]:
+    """Each key with its newest record in any folder."""
     known: dict[bytes, list[tuple[GroupView, int]]] = {}
     for view in views:
         for key, location in view.last_records():
             known.setdefault(key, []).append((view, location))
     for key, records in known.items():
-        _, location = records[0] if len(records) == 1 else max(records, key=lambda record: record[0].stamp(record[1]))
-        if not location & TOMBSTONE_BIT:
-            yield key
+        yield key, *(records[0] if len(records) == 1 else max(records, key=lambda record: record[0].stamp(record[1])))
+
+
+def _newest_pairs(views: Sequence[GroupView]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """The keys with their newest values."""
+    for view, locations in _newest_locations(views):
+        yield from view.read_pairs(locations)
+
+
+def _newest_locations(views: Sequence[GroupView]) -> list[tuple[GroupView, U64]]:
+    """Where the values of a group are: those that no other folder has a newer record of."""
+    if len(views) < 2:
+        return [(view, view.live_locations()) for view in views]
+    if len({view.table.seed for view in views}) > 1:  # then fingerprints cannot be compared
+        newest = [(view, location) for _, view, location in _newest_records(views) if not location & TOMBSTONE_BIT]
+        return [(view, np.array([at for of, at in newest if of is view], np.uint64)) for view in views]
+    high, low, locations = map(np.concatenate, zip(*(entries := [view.last_entries() for view in views]), strict=True))
+    owners = np.repeat(np.arange(len(views)), [len(of_view[0]) for of_view in entries])
+    shared = np.flatnonzero(_repeated(high, low))
+    sequence, epoch = np.zeros((2, len(locations)), np.uint64)
+    for number, view in enumerate(views):
+        mine = shared[owners[shared] == number]
+        sequence[mine], epoch[mine] = view.read_stamps(locations[mine])
+    order = shared[np.lexsort((epoch[shared], sequence[shared], low[shared], high[shared]))]
+    keep = locations & np.uint64(TOMBSTONE_BIT) == 0
+    keep[order[:-1][(high[order[:-1]] == high[order[1:]]) & (low[order[:-1]] == low[order[1:]])]] = False
+    return [(view, locations[keep & (owners == number)]) for number, view in enumerate(views)]
+
+
+def _repeated(high: U64, low: U64) -> NDArray[np.bool_]:
+    """Which fingerprints there are more than once."""
+    order = np.lexsort((low, high))
+    same = np.flatnonzero((high[order[:-1]] == high[order[1:]]) & (low[order[:-1]] == low[order[1:]]))
+    found = np.zeros(len(high), bool)
+    found[order[same]] = found[order[same + 1]] = True
+    return found

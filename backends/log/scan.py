@@ -38,19 +38,19 @@ _WINDOW: Final = 1 << 20
 _FIRST_WINDOW: Final = 64 << 10  # a reader that catches up has little to read
 _GROWTH: Final = 4
 
-# `BLOCK` and `RECORD` as numpy knows them, the latter with the first four bytes of the group.
 _HEADERS: Final = np.dtype(
     {
         "names": ["check", "mark", "epoch", "sequence", "synced", "length", "records", "kind"],
         "formats": ["<u8", "<u4", "<u4", "<u8", "<u8", "<u8", "<u4", "<u4"],
     }
 )
-_HEADS: Final = np.dtype(
+HEADS: Final = np.dtype(
     {
         "names": ["check", "value_check", "sequence", "epoch", "value", "key", "group", "flags", "more"],
         "formats": ["<u8", "<u8", "<u8", "<u4", "<u4", "<u2", "<u1", "<u1", "<u4"],
     }
 )
+"""`RECORD` as numpy knows it, with the first four bytes of the group. No record is shorter."""
 _SIZES: Final = struct.Struct("<IHB")  # of value, key and group
 _SIZES_AT: Final = 28
 
@@ -206,7 +206,7 @@ class _Window:
         data, digest = self.data, xxhash.xxh3_64_intdigest
         positions, last = self._follow(first, last)
         owners = np.searchsorted(self.starts, positions, "right") - 1
-        heads, blocks = self._decode(positions // 8, _HEADS), self.headers[owners]
+        heads, blocks = self._decode(positions // 8, HEADS), self.headers[owners]
         key_at = positions + RECORD.size + heads["group"]
         value_at = key_at + heads["key"]
         value_end = value_at + heads["value"]
@@ -233,7 +233,7 @@ class _Window:
 
         It does not look at the length of a record that is alone in its block.
         """
-        alone = (self.headers["records"] == 1) & (self.ends - self.starts >= BLOCK.size + _HEADS.itemsize)
+        alone = (self.headers["records"] == 1) & (self.ends - self.starts >= BLOCK.size + HEADS.itemsize)
         positions = [self.starts[first:last][alone[first:last]] + BLOCK.size]
         for number in (first + np.flatnonzero(~alone[first:last])).tolist():
             several = self._follow_block(number)
@@ -249,7 +249,7 @@ class _Window:
         position, end = int(self.starts[number]) + BLOCK.size, int(self.ends[number])
         positions: list[int] = []
         for _ in range(int(self.headers["records"][number])):
-            if position + _HEADS.itemsize > end:  # no record is shorter: a group has a byte, and 7 more for alignment
+            if position + HEADS.itemsize > end:  # no record is shorter: a group has a byte, and 7 more for alignment
                 return None
             positions.append(position)
             value, key, group = _SIZES.unpack_from(self.data, position + _SIZES_AT)

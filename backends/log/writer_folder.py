@@ -12,10 +12,11 @@ from typing import Final, TypeVar
 import numpy as np
 
 from safekeeper.backend import CheckpointId
+from safekeeper.backends.log.bulk import read_pairs, read_stamps
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.index import LogIndex
-from safekeeper.backends.log.index_file import IndexTable
-from safekeeper.backends.log.location import SEGMENT_SHIFT, TOMBSTONE_BIT, segment_of
+from safekeeper.backends.log.index_file import U64, IndexTable, fingerprints
+from safekeeper.backends.log.location import SEGMENT_SHIFT, TOMBSTONE_BIT, segment_of, segments_of
 from safekeeper.backends.log.manifest import Manifest, SegmentEntry, first_line
 from safekeeper.backends.log.open_files import NO_ROOM, POOL, most_open
 from safekeeper.backends.log.options import LogOptions
@@ -46,6 +47,10 @@ class View:
         """Give back the files."""
         if self.pinned:
             self.folder.unpin(self.segments.values())
+
+    def is_retired(self) -> bool:
+        """Whether a compaction of this process has replaced any of the segments since."""
+        return any(segment.retired for segment in self.segments.values())
 
     def stamp(self, location: int) -> tuple[int, int]:
         """The sequence and epoch of the record at *location*."""
@@ -84,13 +89,58 @@ class GroupView(View):
     def live_keys(self) -> Iterator[bytes]:
         """The keys of the folder's values: those in memory first, the others in the order of the file."""
         yield from (key for key, location in self.new.items() if not location & TOMBSTONE_BIT)
-        for location in sorted(self.table.live_locations(self.group, self.new)):
+        for location in np.sort(self.table.live_locations(self.group, self.new)).tolist():
             yield self._key(location)
+
+    def live_locations(self) -> U64:
+        """The locations of the folder's values."""
+        new = np.fromiter(self.new.values(), np.uint64, len(self.new))
+        live = new[new & np.uint64(TOMBSTONE_BIT) == 0]
+        return np.concatenate([live, self.table.live_locations(self.group, self.new)])
+
+    def last_entries(self) -> tuple[U64, U64, U64]:
+        """The fingerprints of all keys, in two halves, and the locations of their last records."""
+        table, old = self.table, self.table.last_entries(self.group, self.new)
+        high, low = fingerprints(self.new, table.seed)
+        new = np.fromiter(self.new.values(), np.uint64, len(self.new))
+        pairs = ((high, table.high[old]), (low, table.low[old]), (new, table.locations[old]))
+        return tuple(map(np.concatenate, pairs))  # type: ignore[return-value]
+
+    def read_pairs(self, locations: U64) -> Iterator[list[tuple[bytes, bytes]]]:
+        """The keys and values at *locations*, in the order in which they lie there."""
+        group = self.group.encode()
+        for number, here in _by_segment(np.sort(locations)):
+            with self._opened(number) as segment:
+                yield from read_pairs(segment, here, group)
+
+    def read_stamps(self, locations: U64) -> tuple[U64, U64]:
+        """The sequences and epochs of the records at *locations*."""
+        locations = locations & ~np.uint64(TOMBSTONE_BIT)  # which would come before the offset in their order
+        order, stamps = np.argsort(locations), np.zeros((2, len(locations)), np.uint64)
+        done = 0
+        for number, here in _by_segment(locations[order]):
+            with self._opened(number) as segment:
+                stamps[:, order[done : done + len(here)]] = read_stamps(segment, here)
+            done += len(here)
+        return stamps[0], stamps[1]
+
+    @contextmanager
+    def _opened(self, number: int) -> Iterator[LogSegment]:
+        """A segment, open as long as the block lasts."""
+        segment = self.segments[number]
+        if self.pinned:
+            yield segment
+            return
+        POOL.pin(segment)
+        try:
+            yield segment
+        finally:
+            POOL.unpin(segment)
 
     def last_records(self) -> Iterator[tuple[bytes, int]]:
         """The location of the last record of each key, tombstones among them."""
         yield from self.new.items()
-        for location in sorted(self.table.last_locations(self.group, self.new)):
+        for location in np.sort(self.table.locations[self.table.last_entries(self.group, self.new)]).tolist():
             yield self._key(location), location
 
     def _key(self, location: int) -> bytes:
@@ -98,6 +148,13 @@ class GroupView(View):
         if name != self.group.encode():
             self.segments[segment_of(location)].corrupt(location)
         return key
+
+
+def _by_segment(locations: U64) -> Iterator[tuple[int, U64]]:
+    """The numbers of the segments that sorted *locations* are in, each with those in it."""
+    numbers, starts = np.unique(segments_of(locations), return_index=True)
+    if len(locations):
+        yield from zip(numbers.tolist(), np.split(locations, starts[1:]), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +248,9 @@ class WriterFolder:
         """Whether the folder has an id of a group, as far as it can tell by itself."""
         with self.lock:
             table, new = self.state.index.table, self.state.index.new_keys(group)
-        return any(not location & TOMBSTONE_BIT for location in new.values()) or bool(table.live_locations(group, new))
+        return (
+            any(not location & TOMBSTONE_BIT for location in new.values()) or len(table.live_locations(group, new)) > 0
+        )
 
     # --- describing ---------------------------------------------------------------------------------------------------
 
