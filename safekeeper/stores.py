@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
-from safekeeper.backend import Backend, Batch, CheckpointId, Damage, Intact, SupportsSalvage, SupportsVerify
+from safekeeper.backend import (
+    Backend,
+    Batch,
+    CheckpointId,
+    Damage,
+    Intact,
+    SupportsSalvage,
+    SupportsScan,
+    SupportsVerify,
+)
 from safekeeper.errors import Corruption
 
 _PIECE_BYTES = 16 << 20
@@ -40,7 +49,7 @@ def copy(
 
     What *target* has besides stays. *progress* is called with the number of ids copied since the last call.
     """
-    return copy_ids(source, target, ids_of(source, groups), progress)
+    return _copy(values_of(source, groups), target, progress)
 
 
 def copy_ids(
@@ -50,8 +59,12 @@ def copy_ids(
     progress: Callable[[int], object] = lambda ids: None,
 ) -> Copied:
     """Write *ids*, those of them that *source* has, to *target*."""
+    return _copy(read_in_pieces(source, ids), target, progress)
+
+
+def _copy(values: Iterable[tuple[CheckpointId, bytes]], target: Backend, progress: Callable[[int], object]) -> Copied:
     copied = Copied(0, 0)
-    for batch in batches(read_in_pieces(source, ids)):
+    for batch in batches(values):
         target.write(batch)
         progress(len(batch))
         copied += Copied(len(batch), sum(len(value or b"") for _, value in batch.items()))
@@ -62,6 +75,19 @@ def ids_of(store: Backend, groups: Iterable[str] | None = None) -> Iterator[Chec
     """Every id of a store, or of some of its groups, once."""
     for group in dict.fromkeys(store.groups() if groups is None else groups):
         yield from (CheckpointId(group, key) for key in dict.fromkeys(store.keys(group)))
+
+
+def values_of(store: Backend, groups: Iterable[str] | None = None) -> Iterator[tuple[CheckpointId, bytes]]:
+    """Every id of a store, or of some of its groups, once, with its value."""
+    if not isinstance(store, SupportsScan):
+        yield from read_in_pieces(store, ids_of(store, groups))
+        return
+    for group in dict.fromkeys(store.groups() if groups is None else groups):
+        seen: set[bytes] = set()
+        for key, value in chain.from_iterable(store.scan(group)):
+            if key not in seen:
+                seen.add(key)
+                yield CheckpointId(group, key), value
 
 
 def read_in_pieces(store: Backend, ids: Iterable[CheckpointId]) -> Iterator[tuple[CheckpointId, bytes]]:

@@ -6,6 +6,7 @@ import pytest
 
 import safekeeper
 from safekeeper import Batch, CheckpointId, stores
+from safekeeper.backends.memory import MemoryBackend
 from safekeeper.testing.ids import AWKWARD_GROUPS, AWKWARD_KEYS
 from safekeeper.testing.wrappers import Slow
 
@@ -94,6 +95,19 @@ def test_a_piece_holds_many_small_values_but_few_large_ones():
         watched = Watched(store)
         assert len(list(stores.read_in_pieces(watched, stores.ids_of(store)))) == 5000
     assert len(watched.reads) < 15
+
+
+def test_a_store_that_scans_and_one_that_does_not_give_the_same_values(filled):
+    class ScanningTwice(MemoryBackend):
+        def scan(self, group):
+            yield from [*super().scan(group)] * 2
+
+    with safekeeper.open(filled) as source, ScanningTwice() as twice:
+        stores.copy(source, twice)
+        found = list(stores.values_of(twice))
+        assert len(found) == len(IDS)
+        assert dict(found) == dict(stores.values_of(Slow(source))) == dict(stores.values_of(source))
+        assert {id for id, _ in stores.values_of(twice, ["keys"])} == {id for id in IDS if id.group == "keys"}
 
 
 def test_batches_are_bounded_and_none_is_empty():

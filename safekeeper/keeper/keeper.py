@@ -174,7 +174,8 @@ class SafeKeeper:
         progress: Callable[[Progress], object] | None = None,
         on_error: OnError | None = None,
     ) -> Iterator[tuple[bytes, Any]]:
-        """Every key of *group* with its state, in any order, each once; read in parallel, *batch* keys at a time.
+        """Every key of *group* with its state, in any order, each once: in one pass where the store has `scan`, else
+        read in parallel, *batch* keys at a time.
 
         A state that cannot be read, for `BadState` or `Corruption`, ends it with that error, which names the id. With
         *on_error* it goes on: that gets the id and the error of each such state. An unavailable store always ends it.
@@ -184,7 +185,8 @@ class SafeKeeper:
         if type(group) is not str:
             raise BadId(f"a group is a str, not {type(group).__name__}")
         check_group(group)
-        return self._reader.recover(group, batch, self._decode, progress, on_error)
+        decode = self._codec.decode if self._codec else _as_it_is
+        return self._reader.recover(group, batch, decode, progress, on_error)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every save made before has completed; their tickets tell how.
@@ -262,6 +264,10 @@ class SafeKeeper:
             return self._codec.decode(value)
         except SafekeeperError as error:
             raise type(error)(f"{id}: {error}") from error
+
+
+def _as_it_is(value: bytes) -> bytes:
+    return value
 
 
 def _checked(id: CheckpointId) -> CheckpointId:

@@ -12,9 +12,9 @@ from functools import partial
 from itertools import islice
 from math import inf
 from threading import BoundedSemaphore, Thread
-from typing import TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from safekeeper.backend import Backend, CheckpointId
+from safekeeper.backend import Backend, CheckpointId, Scope, SupportsScan
 from safekeeper.errors import BadState, Corruption, SafekeeperError, Unavailable
 from safekeeper.keeper.fuse import Fuse
 from safekeeper.keeper.pipeline import Pipeline
@@ -22,6 +22,7 @@ from safekeeper.keeper.pipeline import Pipeline
 _log = logging.getLogger("safekeeper")
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Sequence[Any])
 
 OnError: TypeAlias = Callable[[CheckpointId, SafekeeperError], object]
 """Gets the id of a state that cannot be given, and why. What it raises ends the recovery."""
@@ -74,36 +75,52 @@ class Reader:
         self,
         group: str,
         batch: int,
-        decode: Callable[[CheckpointId, bytes], T],
+        decode: Callable[[bytes], T],
         progress: Callable[[Progress], object] | None,
         on_error: OnError | None,
     ) -> Iterator[tuple[bytes, T]]:
-        """The keys and states of *group*, each key once, several batches under way at a time."""
+        """The keys and states of *group*, each key once; *progress* is told after each *batch* of them."""
         self._pipeline.check_open()
-        ids = (CheckpointId(group, key) for key in _once(self._backend.keys(group)))
+        recovery = _Recovery(group, batch, decode, progress or (lambda _: None), on_error)
+        if isinstance(self._backend, SupportsScan):
+            pages = self._scanned(self._backend.scan(group))
+            while (page := _next(pages)) is not None:
+                if not page:
+                    recovery.tell(done=True)
+                    return
+                yield from recovery.of_page(page)
+        yield from self._recover_by_keys(recovery)
+
+    def _scanned(self, pages: Iterator[Sequence[tuple[bytes, bytes]]]) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        """*pages*, until an empty one. Of a store on a network, one is under way while the one before is looked at."""
+
+        def step() -> Sequence[tuple[bytes, bytes]]:
+            return next(filter(None, pages), ())
+
+        if self._timeout is None and self._backend.scope < Scope.NETWORK:  # nothing to wait for: a thread only costs
+            while page := self._guarded(step):
+                yield page
+            return
+        under_way = self._start(step)
+        while page := self._guarded(partial(_result, under_way, self._timeout)):
+            under_way = self._start(step)
+            yield page
+
+    def _recover_by_keys(self, recovery: _Recovery[T]) -> Iterator[tuple[bytes, T]]:
+        """What was not recovered yet, several batches of keys under way at a time."""
+        ids = (CheckpointId(recovery.group, key) for key in recovery.new_keys(self._backend.keys(recovery.group)))
         under_way: deque[tuple[list[CheckpointId], Future[list[bytes | None]]]] = deque()
-        listed = recovered = failed = 0
         while True:
-            while len(under_way) < self._threads and (page := list(islice(ids, batch))):
-                listed += len(page)
-                under_way.append((page, self._start(page)))
-            if progress is not None:
-                progress(Progress(listed, recovered, not under_way, failed))
+            while len(under_way) < self._threads and (page := list(islice(ids, recovery.batch))):
+                under_way.append((page, self._start(partial(self._backend.read, page))))
+            recovery.tell(done=not under_way)
             if not under_way:
                 return
             for id, value in self._page(*under_way.popleft()):
-                try:
-                    if isinstance(value, Corruption):
-                        raise value
-                    state = decode(id, value)
-                except (BadState, Corruption) as error:
-                    if on_error is None:
-                        raise
-                    failed += 1
-                    on_error(id, error)
+                if isinstance(value, Corruption):
+                    recovery.fail(id, value)
                 else:
-                    recovered += 1
-                    yield id.key, state
+                    yield from recovery.of_value(id.key, value)
 
     def _page(
         self, ids: list[CheckpointId], future: Future[list[bytes | None]]
@@ -120,7 +137,7 @@ class Reader:
 
     def _one(self, id: CheckpointId) -> bytes | Corruption | None:
         try:
-            return self._guarded(partial(_result, self._start([id]), self._timeout))[0]
+            return self._guarded(partial(_result, self._start(partial(self._backend.read, [id])), self._timeout))[0]
         except Corruption as error:
             named = Corruption(f"{id}: {error}")
             named.__cause__ = error
@@ -130,20 +147,20 @@ class Reader:
         if not self._free.acquire(timeout=max(until - time.monotonic(), 0.0)):
             raise Unavailable(f"{id}: {self._threads} fetches are under way and none of them comes to an end")
         try:
-            future = self._start([id])
+            future = self._start(partial(self._backend.read, [id]))
         except BaseException:
             self._free.release()
             raise
         future.add_done_callback(lambda _: self._free.release())
         return _result(future, max(until - time.monotonic(), 0.0))
 
-    def _start(self, ids: Sequence[CheckpointId]) -> Future[list[bytes | None]]:
-        """Read *ids* in a thread of its own, a daemon: a read that never returns holds up nobody's exit."""
-        future: Future[list[bytes | None]] = Future()
+    def _start(self, work: Callable[[], T]) -> Future[T]:
+        """Read something in a thread of its own, a daemon: a read that never returns holds up nobody's exit."""
+        future: Future[T] = Future()
 
         def read() -> None:
             try:
-                future.set_result(self._backend.read(ids))
+                future.set_result(work())
             except BaseException as error:
                 future.set_exception(error)
 
@@ -153,7 +170,7 @@ class Reader:
             raise Unavailable(f"there is no thread to fetch with: {error}") from error
         return future
 
-    def _guarded(self, read: Callable[[], list[T]]) -> list[T]:
+    def _guarded(self, read: Callable[[], S]) -> S:
         """What *read* returns, unless the fuse has blown; the fuse learns how it went."""
         self._fuse.check()
         started = time.monotonic()
@@ -183,9 +200,79 @@ def _result(future: Future[T], timeout: float | None) -> T:
     return future.result()
 
 
-def _once(keys: Iterable[bytes]) -> Iterator[bytes]:
-    seen: set[bytes] = set()
-    for key in keys:
-        if key not in seen:
-            seen.add(key)
-            yield key
+def _next(pages: Iterator[Sequence[tuple[bytes, bytes]]]) -> Sequence[tuple[bytes, bytes]] | None:
+    """The next page, an empty one at the end. None if it is damaged: what is left can be read key by key, and then the
+    damage gets a name."""
+    try:
+        return next(pages, ())
+    except Corruption:
+        return None
+
+
+class _Recovery(Generic[T]):
+    """How far the recovery of a group has come."""
+
+    def __init__(
+        self,
+        group: str,
+        batch: int,
+        decode: Callable[[bytes], T],
+        progress: Callable[[Progress], object],
+        on_error: OnError | None,
+    ) -> None:
+        self.group, self.batch = group, batch
+        self._decode, self._progress, self._on_error = decode, progress, on_error
+        self._seen: set[bytes] = set()
+        self._recovered = self._failed = 0
+
+    def tell(self, done: bool) -> None:
+        """Say how far it has come."""
+        self._progress(Progress(len(self._seen), self._recovered, done, self._failed))
+
+    def new_keys(self, keys: Iterable[bytes]) -> Iterator[bytes]:
+        """Those of *keys* that were not met before, each once."""
+        for key in keys:
+            if key not in self._seen:
+                self._seen.add(key)
+                yield key
+
+    def of_page(self, page: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, T]]:
+        """The states of a page, those whose keys were not met before."""
+        seen, decode = self._seen, self._decode
+        for start in range(0, len(page), self.batch):
+            # Nothing in here is done twice, nor in a function: there may be millions.
+            for key, value in page[start : start + self.batch]:
+                if key in seen:
+                    continue
+                seen.add(key)
+                try:
+                    state = decode(value)
+                except (BadState, Corruption) as error:
+                    self._fail_to_decode(key, error)
+                else:
+                    self._recovered += 1
+                    yield key, state
+            self.tell(done=False)
+
+    def of_value(self, key: bytes, value: bytes) -> Iterator[tuple[bytes, T]]:
+        """The state of one key, nothing if it is bad."""
+        try:
+            state = self._decode(value)
+        except (BadState, Corruption) as error:
+            self._fail_to_decode(key, error)
+        else:
+            self._recovered += 1
+            yield key, state
+
+    def _fail_to_decode(self, key: bytes, error: SafekeeperError) -> None:
+        id = CheckpointId(self.group, key)
+        named = type(error)(f"{id}: {error}")
+        named.__cause__ = error
+        self.fail(id, named)
+
+    def fail(self, id: CheckpointId, error: SafekeeperError) -> None:
+        """Tell that a state cannot be given, or raise *error* if nobody wants to be told."""
+        if self._on_error is None:
+            raise error
+        self._failed += 1
+        self._on_error(id, error)

@@ -15,6 +15,7 @@ from safekeeper import (
     SafekeeperError,
     Unavailable,
 )
+from safekeeper.backend import Scope
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.testing import Faulty
 
@@ -168,9 +169,69 @@ def test_recover_reads_in_parallel(store):
 class Repeating(MemoryBackend):
     """Lists keys twice, and one that is deleted meanwhile: the contract allows it."""
 
+    scan = None
+
     def keys(self, group):
         keys = list(super().keys(group))
         yield from [*keys, b"deleted", *keys]
+
+
+class ScanningTwice(MemoryBackend):
+    """Gives keys twice, in pages of some sizes: the contract allows it."""
+
+    def scan(self, group):
+        pairs = [pair for page in super().scan(group) for pair in page]
+        yield from (pairs[:3], [], pairs, pairs[2:])
+
+
+@pytest.mark.parametrize("scope", (Scope.PROCESS, Scope.NETWORK))
+def test_recover_by_a_scan_gives_no_key_twice(scope):
+    seen: list[Progress] = []
+    store = ScanningTwice()
+    store.scope = scope
+    with SafeKeeper(store) as keeper:
+        for n in range(10):
+            keeper.save(CheckpointId("group", b"%d" % n), n)
+        keeper.flush()
+        assert sorted(keeper.recover("group", batch=3, progress=seen.append)) == [(b"%d" % n, n) for n in range(10)]
+        assert keeper.metrics().fetches == 21
+    assert [progress.recovered for progress in seen] == [3, 3, 6, 9, 10, 10, 10, 10, 10]
+    assert seen[-1] == Progress(listed=10, recovered=10, done=True)
+
+
+def test_a_recovery_by_a_scan_does_not_hang_on_a_stuck_store():
+    stuck, released = threading.Event(), threading.Event()
+
+    class Stuck(MemoryBackend):
+        def scan(self, group):
+            yield from super().scan(group)
+            stuck.set()
+            released.wait(60)
+
+    keeper = SafeKeeper(Stuck(), fetch_timeout=0.02)
+    keeper.save(ID, 41).result()
+    recovery = keeper.recover("group")
+    assert next(recovery) == (b"key", 41)
+    assert stuck.wait(60)
+    with pytest.raises(Unavailable, match="did not answer a fetch"):
+        next(recovery)
+    released.set()
+    keeper.close()
+
+
+def test_an_unavailable_store_ends_a_recovery_by_a_scan():
+    class Leaving(MemoryBackend):
+        def scan(self, group):
+            yield from super().scan(group)
+            raise Unavailable("gone")
+
+    with SafeKeeper(Leaving()) as keeper:
+        keeper.save(ID, 41).result()
+        recovery = keeper.recover("group", on_error=lambda *_: None)
+        assert next(recovery) == (b"key", 41)
+        with pytest.raises(Unavailable, match="gone"):
+            next(recovery)
+        assert keeper.metrics().failed_fetches == 1
 
 
 def test_recover_gives_no_key_twice_and_nothing_for_what_is_gone():
@@ -205,6 +266,18 @@ class Damaged(MemoryBackend):
                 raise Corruption(f"row {id.key!r} at offset 7")
         return super().read(ids)
 
+    def scan(self, group):
+        for pairs in super().scan(group):
+            for start in range(0, len(pairs), 10):
+                page = pairs[start : start + 10]
+                if any(key in self.damaged for key, _ in page):
+                    raise Corruption("offset 7")
+                yield page
+
+
+class DamagedAndUnscannable(Damaged):
+    scan = None
+
 
 def with_bad_states(store: MemoryBackend) -> dict[bytes, int]:
     """Save 100 states, of which some cannot be read back; the others."""
@@ -217,11 +290,18 @@ def with_bad_states(store: MemoryBackend) -> dict[bytes, int]:
     with SafeKeeper(store, schema=1) as keeper:
         keeper.save(CheckpointId("group", b"8"), 8).result()
     store.write(Batch({CheckpointId("group", b"9"): b"no state"}))
-    return {key: state for key, state in states.items() if key not in (b"7", b"8", b"9", b"42")}
+    (sealed,) = store.read([CheckpointId("group", b"10")])
+    store.write(Batch({CheckpointId("group", b"10"): sealed[:-1] + b"?"}))
+    return {key: state for key, state in states.items() if key not in BAD}
 
 
-def test_recover_goes_on_after_a_bad_state_and_tells_its_id_and_the_reason():
-    store = Damaged()
+BAD = (b"7", b"8", b"9", b"10", b"42")
+both = pytest.mark.parametrize("kind", (Damaged, DamagedAndUnscannable), ids=("scan", "keys"))
+
+
+@both
+def test_recover_goes_on_after_a_bad_state_and_tells_its_id_and_the_reason(kind):
+    store = kind()
     good = with_bad_states(store)
     store.damaged = frozenset({b"42"})
     errors: dict[CheckpointId, SafekeeperError] = {}
@@ -233,26 +313,29 @@ def test_recover_goes_on_after_a_bad_state_and_tells_its_id_and_the_reason():
         b"7": BadState,
         b"8": BadState,
         b"9": BadState,
+        b"10": Corruption,
         b"42": Corruption,
     }
     assert all(str(error).startswith(f"{id}: ") for id, error in errors.items())
-    assert seen[-1] == Progress(listed=100, recovered=96, done=True, failed=4)
+    assert seen[-1] == Progress(listed=100, recovered=95, done=True, failed=5)
 
 
-@pytest.mark.parametrize("bad", (b"7", b"9", b"42"))
-def test_recover_without_on_error_raises_and_names_the_id(bad):
-    store = Damaged()
+@both
+@pytest.mark.parametrize("bad", (b"7", b"9", b"10", b"42"))
+def test_recover_without_on_error_raises_and_names_the_id(bad, kind):
+    store = kind()
     with_bad_states(store)
     store.damaged = frozenset({b"42"})
     with SafeKeeper(store) as keeper:
-        for key in {b"7", b"8", b"9", b"42"} - {bad}:
+        for key in {*BAD} - {bad}:
             keeper.forget(CheckpointId("group", key)).result()
         with pytest.raises((BadState, Corruption), match=f"^group/{bad.decode()}: "):
             list(keeper.recover("group", batch=16))
 
 
-def test_what_on_error_raises_ends_the_recovery():
-    store = Damaged()
+@both
+def test_what_on_error_raises_ends_the_recovery(kind):
+    store = kind()
     with_bad_states(store)
 
     def stop(id, error):
