@@ -13,13 +13,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, NoReturn
 
-from safekeeper.backends.log.blocks import Block, ColumnBlock, RecordBlock
+from safekeeper.backends.log.blocks import Block, ColumnBlock, CreatedBlock, NewId, RecordBlock
 from safekeeper.backends.log.claim import Claims, Seat, claiming, give_back, release, take_over, take_seat
 from safekeeper.backends.log.files import Buffer, place_of
 from safekeeper.backends.log.index import LogIndex
 from safekeeper.backends.log.index_file import IndexTable
 from safekeeper.backends.log.location import MAX_OFFSET
-from safekeeper.backends.log.manifest import Manifest, SegmentEntry
+from safekeeper.backends.log.manifest import VERSION, Manifest, SegmentEntry
 from safekeeper.backends.log.open_files import list_folder, with_room
 from safekeeper.backends.log.recovery import State, durable_end, load
 from safekeeper.backends.log.root import Root
@@ -147,8 +147,9 @@ class Appender:
 
     # --- appending ----------------------------------------------------------------------------------------------------
 
-    def append(self, entries: list[NewRecord], columns: list[Columns]) -> float:
-        """Append *entries* as one block and each of *columns* as one, durable with `sync=always`, for readers to see.
+    def append(self, entries: list[NewRecord], columns: list[Columns], created: Sequence[NewId] = ()) -> float:
+        """Append *entries* as one block and each of *columns* and of *created* as one, durable with `sync=always`, for
+        readers to see.
 
         It returns how many seconds the sync took.
         """
@@ -156,13 +157,15 @@ class Appender:
         if self._broken is not None:
             raise Unavailable(self._broken)
         try:
-            return self._append(entries, columns)
+            if created and self.folder.state.manifest.version < VERSION:
+                self.change_manifest(lambda manifest: replace(manifest, version=VERSION))
+            return self._append(entries, columns, created)
         except OSError as error:
             self.check_not_fenced(error)
             raise
 
-    def _append(self, entries: list[NewRecord], columns: list[Columns]) -> float:
-        blocks = self._encode(entries, columns)
+    def _append(self, entries: list[NewRecord], columns: list[Columns], created: Sequence[NewId]) -> float:
+        blocks = self._encode(entries, columns, created)
         size = sum([block.size for block in blocks])
         if size > MAX_OFFSET:
             raise TooLarge(f"a batch has at most {MAX_OFFSET} bytes, this one has {size}: split it")
@@ -213,7 +216,7 @@ class Appender:
         self._abandon()
         raise Unavailable(self._broken)
 
-    def _encode(self, entries: list[NewRecord], columns: list[Columns]) -> list[Block]:
+    def _encode(self, entries: list[NewRecord], columns: list[Columns], created: Sequence[NewId]) -> list[Block]:
         # Chosen after all that others have chosen, and said before it is written: see "Several writers" in the docs.
         self._status.choose()
         self._given = max(self._given, self._root.highest_beside(self.folder))
@@ -224,6 +227,9 @@ class Appender:
         for batch in columns:
             self._given += 1
             blocks.append(ColumnBlock(batch, self._given, self.epoch))
+        for new in created:
+            self._given += 1
+            blocks.append(CreatedBlock(new, self._given, self.epoch))
         self._status.take(self._given)
         return blocks
 

@@ -77,6 +77,17 @@ class LogBackend(Backend):
         self._written = True
         return receipt
 
+    def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
+        """Looked up and appended while no other process creates anything; the token is in the record."""
+        self.check_open()
+        try:
+            log = self._log or self._shared(create=True)
+            created = log.create(id, value, token)
+        except OSError as error:
+            raise (unavailable if self._written else unusable)(self._root, error) from error
+        self._written = True
+        return created
+
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         self.check_open()
         try:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from safekeeper.backend import Batch
+from dataclasses import dataclass
+
+import xxhash
+
+from safekeeper.backend import Batch, CheckpointId
 from safekeeper.backends.log.column_block import encode_columns, split_column
 from safekeeper.backends.log.files import Buffer
 from safekeeper.backends.log.location import TOMBSTONE_BIT, location_of
@@ -15,7 +19,10 @@ from safekeeper.backends.shared.records import (
     NewRecord,
     check_value,
     encode_block,
+    encode_record_head,
     encode_records,
+    padded,
+    padding,
 )
 from safekeeper.columns import Columns
 
@@ -75,7 +82,44 @@ class ColumnBlock:
         state.counts[segment].puts += len(keys)
 
 
-Block = RecordBlock | ColumnBlock
+@dataclass(frozen=True, slots=True)
+class NewId:
+    """An id to be created."""
+
+    id: CheckpointId
+    value: bytes
+    token: bytes
+
+
+class CreatedBlock:
+    """One id that is created."""
+
+    __slots__ = ("_epoch", "_id", "_payload", "_sequence", "count", "size")
+
+    def __init__(self, new: NewId, sequence: int, epoch: int) -> None:
+        self._id, self._sequence, self._epoch = new.id, sequence, epoch
+        check = xxhash.xxh3_64(new.token)
+        check.update(new.value)
+        group = new.id.group.encode()
+        head = encode_record_head(sequence, epoch, group, new.id.key, new.value, check.intdigest(), new.token)
+        length = len(head) + len(new.token) + len(new.value)
+        self._payload = [head, new.token, new.value, padding(length)]
+        self.size = BLOCK.size + padded(length)
+        self.count = 1
+
+    def parts(self, nonce: int, offset: int, synced: int) -> list[bytes]:
+        """The bytes of the block at *offset* of the segment with *nonce*."""
+        length = self.size - BLOCK.size
+        head = encode_block(nonce, offset, self._epoch, self._sequence, synced, length, self.count, RECORDS)
+        return [head, *self._payload]
+
+    def install(self, state: State, segment: int, offset: int) -> None:
+        """Let the index know where the record is."""
+        state.index.put(self._id.group, self._id.key, location_of(segment, offset + BLOCK.size))
+        state.counts[segment].puts += 1
+
+
+Block = RecordBlock | ColumnBlock | CreatedBlock
 
 
 def entries_of(batch: Batch) -> list[NewRecord]:

@@ -13,11 +13,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from safekeeper.backend import TOKEN_BYTES
 from safekeeper.backends.log.column_block import ROW_SIZE, ColumnBlockReader
 from safekeeper.backends.log.location import ROW_BIT, offsets_of
 from safekeeper.backends.log.scan import HEADS
 from safekeeper.backends.log.segment import LogSegment
-from safekeeper.backends.shared.records import RECORD, padded_sizes
+from safekeeper.backends.shared.records import CREATED_FLAG, RECORD, padded_sizes
 
 U64 = NDArray[np.uint64]
 Pairs = list[tuple[bytes, bytes]]
@@ -63,6 +64,8 @@ def _pairs_of_records(segment: LogSegment, locations: U64, group: bytes) -> Iter
         bad |= _checks(values) != heads["value_check"]
         bad |= heads["group"] != len(group)
         bad |= _starts_otherwise(data, starts + RECORD.size, group)
+        for created in np.flatnonzero(heads["flags"] & CREATED_FLAG).tolist():
+            values[created] = values[created][TOKEN_BYTES:]
         pairs = list(zip(keys, values, strict=True))
         for wrong in np.flatnonzero(bad).tolist():
             pairs[wrong] = _pair(segment, int(locations[at + wrong]), group)

@@ -32,6 +32,7 @@ from safekeeper.backends.shared.records import VERSION
 from safekeeper.errors import Conflict, Unavailable
 
 _CLAIM: Final = "claim"
+_CREATE: Final = "create"
 _LOCK: Final = "lock"
 _FOLDER: Final = re.compile(r"writer-([1-9]\d*)")
 _OLD_EPOCH: Final = re.compile(r"epoch-(\d{8,})")  # where version 1 kept it
@@ -112,16 +113,27 @@ def claiming(root: Path, patience: float = 60.0) -> Iterator[Claims]:
         release(fd)
 
 
-def _wait_for(fd: int, root: Path, patience: float) -> None:
+@contextmanager
+def creating(root: Path, patience: float = 60.0) -> Iterator[None]:
+    """Keep others from creating an id in *root* meanwhile. Raise `Unavailable` if somebody does so for too long."""
+    fd = _open_held(root / _CREATE)
+    try:
+        _wait_for(fd, root, patience, "creating an id", 0.001)
+        yield
+    finally:
+        release(fd)
+
+
+def _wait_for(fd: int, root: Path, patience: float, what: str = "claiming a folder", pause: float = 0.005) -> None:
     until = time.monotonic() + patience
     while True:
         try:
             return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= until:
-                problem = f"{root}: another process has been claiming a folder for {patience:g} s: is it stopped?"
+                problem = f"{root}: another process has been {what} for {patience:g} s: is it stopped?"
                 raise Unavailable(problem) from None
-        time.sleep(0.005)
+        time.sleep(pause)
 
 
 def writer_folders(root: Path) -> list[Path]:

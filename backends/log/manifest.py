@@ -1,9 +1,10 @@
 """The manifest: which files belong to a writer folder. Replaced whole, so that several files come and go in one step.
 
-safekeeper-log 2 CHECK
+safekeeper-log VERSION CHECK
 {"generation": ..., "segments": [...], ...}
 
-In version 1 a root had one folder, and its writer looked at no other.
+In version 1 a root had one folder, and its writer looked at no other. A folder is of version 2 until something is
+created in it, and of version 3 from then on: records may have tokens, which version 2 would take for values.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from safekeeper.backends.shared.records import SEGMENT_HEAD
 from safekeeper.errors import Corruption
 
 NAME: Final = "manifest"
-VERSION: Final = 2
+USUAL_VERSION: Final = 2
+VERSION: Final = 3
+"""The version of a folder with tokens."""
 _TEMPORARY: Final = "manifest.tmp"
 _MARK: Final = b"safekeeper-log"
 _LONGEST_LINE: Final = 100
@@ -82,6 +85,8 @@ class Manifest:
     segments: tuple[SegmentEntry, ...] = ()
     """In the order in which they were begun. All but the last are sealed."""
     index: IndexEntry | None = None
+    version: int = USUAL_VERSION
+    """Of the format; in the file it is in the first line."""
 
     def file_names(self) -> set[str]:
         """The files that the manifest names."""
@@ -104,10 +109,11 @@ class Manifest:
 
     def _encode(self) -> bytes:
         fields = asdict(self)
+        version = fields.pop("version")
         for entry in fields["segments"]:
             entry[_TOMBSTONES] = entry.pop("tombstones")
         body = json.dumps(fields, separators=(",", ":")).encode()
-        return b"%b %d %016x\n%b" % (_MARK, VERSION, xxhash.xxh3_64_intdigest(body), body)
+        return b"%b %d %016x\n%b" % (_MARK, version, xxhash.xxh3_64_intdigest(body), body)
 
 
 def load_manifest(folder: Path) -> Manifest | None:
@@ -125,7 +131,7 @@ def load_manifest(folder: Path) -> Manifest | None:
         raise Corruption(
             f"{path}: offset {len(line) + 1}: the checksum does not match: it was damaged after it was written"
         )
-    if words[1] not in (b"1", b"%d" % VERSION):
+    if words[1] not in (b"1", b"2", b"3"):
         raise Corruption(
             f"{path}: offset {len(_MARK) + 1}: is of version {words[1]!r}, this safekeeper reads 1 to {VERSION}"
         )
@@ -134,7 +140,7 @@ def load_manifest(folder: Path) -> Manifest | None:
         entry["tombstones"] = entry.pop(_TOMBSTONES, 0)
     fields["segments"] = tuple(SegmentEntry(**entry) for entry in fields["segments"])
     fields["index"] = IndexEntry(**fields["index"]) if fields["index"] else None
-    return Manifest(**fields)
+    return Manifest(**fields, version=max(int(words[1]), USUAL_VERSION))
 
 
 def first_line(folder: Path) -> bytes | None:

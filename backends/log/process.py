@@ -6,10 +6,12 @@ import os
 from pathlib import Path
 from threading import Event, Lock
 
-from safekeeper.backend import Batch, Compaction, Receipt, Stats, Survives
+from safekeeper.backend import Batch, CheckpointId, Compaction, Receipt, Stats, Survives
 from safekeeper.backends.log.abandoned import settle, tidy_abandoned
 from safekeeper.backends.log.appender import Appender
 from safekeeper.backends.log.background import Background
+from safekeeper.backends.log.blocks import NewId
+from safekeeper.backends.log.claim import creating
 from safekeeper.backends.log.compaction import MANY_SMALL
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.options import LogOptions
@@ -44,6 +46,7 @@ class Log:
         """How many share it; below 0 while it is being closed."""
         self.closed = Event()
         self._claiming = Lock()
+        self._creating = Lock()
         self._writing: _Writing | None = None
 
     def write(self, batch: Batch) -> Receipt:
@@ -57,6 +60,30 @@ class Log:
         if writing.background.due():
             writing.background.keep_up()
         return receipt
+
+    def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
+        """Append a value unless *id* has one; whether the one it has was created with *token*."""
+        found = self.root.token(id)
+        if found is None:
+            writing = self._writing or self._claim()
+            with self._creating, creating(self.root.path):
+                found = self._create(writing, NewId(id, value, token))
+            if writing.background.due():
+                writing.background.keep_up()
+        return found == token
+
+    def _create(self, writing: _Writing, new: NewId) -> bytes:
+        """Append *new* unless its id has a value by now; the token of the one that counts."""
+        try:
+            with writing.writer.exclusive() as appender:
+                found = self.root.token(new.id)
+                if found is None:
+                    appender.append([], [], [new])
+                    return new.token
+                return found
+        except Conflict:
+            self._leave(writing)
+            raise
 
     def compact(self) -> Compaction:
         """Drop and rewrite whatever has a dead record."""

@@ -184,13 +184,23 @@ class Root:
         """How many segments of each folder may be pinned at once."""
         return most_open() // max(len(self._folders), 1)
 
-    def _read_newest(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+    def token(self, id: CheckpointId) -> bytes | None:
+        """The token that *id* was created with, nothing if it was written; None if there is no such id."""
+        return self._read_newest([id], IdView.token)[0]
+
+    def _read_newest(
+        self, ids: Sequence[CheckpointId], read: Callable[[IdView, int, CheckpointId], bytes] = IdView.value
+    ) -> list[bytes | None]:
+        """What *read* makes of the newest record of each of *ids*; None for those that have no value."""
         most = self._most_pinned()
         for tries in range(_TRIES):
             views = self.look(lambda folder, _: folder.pin_ids(ids, most))
             states = [view.folder.state for view in views]
             try:
-                return [_newest_value(id, at, views) for at, id in enumerate(ids)]
+                return [
+                    read(*newest, id) if (newest := _newest(at, views)) is not None else None
+                    for at, id in enumerate(ids)
+                ]
             except Corruption:
                 if tries == _TRIES - 1 or not _may_be_gone(views, states):
                     raise
@@ -316,16 +326,14 @@ def _release(views: Iterable[View]) -> None:
         view.release()
 
 
-def _newest_value(id: CheckpointId, at: int, views: Iterable[IdView]) -> bytes | None:
-    """The value of *id*, which is the one number *at* of what the views are of."""
+def _newest(at: int, views: Iterable[IdView]) -> tuple[IdView, int] | None:
+    """Which folder has the value of the id number *at* of what the views are of, and where; None if there is none."""
     known = [view for view in views if view.locations[at]]
     if not known:
         return None
     newest = known[0] if len(known) == 1 else max(known, key=lambda view: view.stamp(view.locations[at]))
     location = newest.locations[at]
-    if location & TOMBSTONE_BIT:
-        return None
-    return newest.value(location, id)
+    return None if location & TOMBSTONE_BIT else (newest, location)
 
 
 def _newest_keys(views: Sequence[GroupView]) -> Iterator[bytes]:

@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
+from safekeeper.backend import TOKEN_BYTES
 from safekeeper.backends.log import column_block
 from safekeeper.backends.log.location import ROW_BIT, offset_of
 from safekeeper.backends.log.manifest import SegmentEntry
 from safekeeper.backends.log.open_files import with_room
 from safekeeper.backends.shared.records import (
+    CREATED_FLAG,
     SEGMENT_HEAD,
     RecordHead,
     check_value,
@@ -82,11 +84,22 @@ class LogSegment:
         else:
             head, found, raw = self._read_head(location)
             value = self._value(head, raw, location)
+            if value is not None and head.flags & CREATED_FLAG:
+                value = value[TOKEN_BYTES:]
         if value is None:
             self.corrupt(location)
         if found != (group, key):
             raise Corruption(f"{self._at(location)}: holds {found!r} where the index says {(group, key)!r}")
         return value
+
+    def read_token(self, location: int) -> bytes:
+        """The token of what was created at *location*; nothing if it was written."""
+        if location & ROW_BIT:
+            return b""
+        head, _, raw = self._read_head(location)
+        if not head.flags & CREATED_FLAG:
+            return b""
+        return (self._value(head, raw, location) or self.corrupt(location))[:TOKEN_BYTES]
 
     def read_stamp(self, location: int) -> tuple[int, int]:
         """The sequence and epoch of the record at *location*, verified: of two of one id the higher is the newer."""

@@ -63,6 +63,10 @@ class View:
             return self.segments[location >> SEGMENT_SHIFT].read_value(location, group, key)
         return self.read(location, lambda segment: segment.read_value(location, group, key))
 
+    def token(self, location: int, id: CheckpointId) -> bytes:
+        """The token of what was created at *location*, which is *id*; nothing if it was written."""
+        return self.read(location, lambda segment: segment.read_token(location))
+
     def read(self, location: int, read: Callable[[LogSegment], R]) -> R:
         """What *read* makes of the segment of *location*."""
         segment = self.segments[segment_of(location)]

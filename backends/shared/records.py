@@ -8,6 +8,7 @@
     record:   xxh3 u64 | value xxh3 u64 | sequence u64 | epoch u32 | value_len u32 | key_len u16 | group_len u8
               | flags u8 | group | key | value | zeros to a multiple of 8
               the first checksum covers everything from the second to the end of the key
+              flags: 1 = tombstone, without a value; 2 = created (`log:` only): the value begins with a token, 16 bytes
 
 Little endian. Frozen: another layout is another version. The payload of a block of columns is in `log/column_block.py`.
 """
@@ -36,6 +37,7 @@ RECORD: Final = struct.Struct("<QQQIIHBB")
 _RECORD_REST: Final = struct.Struct("<QQIIHBB")
 _U64: Final = struct.Struct("<Q")
 TOMBSTONE_FLAG: Final = 1
+CREATED_FLAG: Final = 2
 
 _SPREAD: Final = 0x9E3779B97F4A7C15
 _MASK64: Final = (1 << 64) - 1
@@ -144,10 +146,10 @@ class RecordHead(NamedTuple):
 
 
 def encode_record_head(
-    sequence: int, epoch: int, group: bytes, key: bytes, value: bytes | None, value_check: int
+    sequence: int, epoch: int, group: bytes, key: bytes, value: bytes | None, value_check: int, token: bytes = b""
 ) -> bytes:
-    """A record up to where its value starts; None is a tombstone."""
-    flags, size = (TOMBSTONE_FLAG, 0) if value is None else (0, len(value))
+    """A record up to where its value starts, or its token if it has one; None is a tombstone."""
+    flags, size = (TOMBSTONE_FLAG, 0) if value is None else (CREATED_FLAG if token else 0, len(token) + len(value))
     raw = _RECORD_REST.pack(value_check, sequence, epoch, size, len(key), len(group), flags) + group + key
     return _U64.pack(xxhash.xxh3_64_intdigest(raw)) + raw
 
