@@ -40,6 +40,7 @@ from safekeeper.backends.shared.named_values import (
     MAX_HEADER_BYTES,
     decode,
     decode_id,
+    decode_of_group,
     decode_value,
     encode,
     escape,
@@ -53,6 +54,7 @@ from safekeeper.wire import write_all
 
 _SUFFIX = ".ckpt"
 _TEMPORARY = ".tmp"
+_FIRST_READ = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +187,19 @@ class FileBackend(Backend):
                 yield page
 
     def _pairs(self, group: str) -> Iterator[tuple[bytes, bytes]]:
-        for path in _files(self._root / escape(group.encode())):
+        raw = group.encode()
+        folder = f"{self._root}/{escape(raw)}"
+        for name in _names(folder):  # no `Path`: making one takes longer than reading a small file
+            path = f"{folder}/{name}"
             try:
-                id, value = decode(path, path.read_bytes())
+                data = _read_file(path)
             except FileNotFoundError:  # it was deleted meanwhile
                 continue
-            if self._path(id) != path:
+            key, value = decode_of_group(path, data, raw)
+            if escape(key) + _SUFFIX != name:
+                id = CheckpointId(group, key)
                 raise Corruption(f"{path}: holds {id}, which belongs in another file: files were renamed")
-            yield id.key, value
+            yield key, value
 
     def groups(self) -> Iterator[str]:
         self.check_open()
@@ -310,10 +317,26 @@ def _write_synced(path: Path, pieces: Sequence[bytes]) -> float:
         os.close(fd)
 
 
+def _read_file(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(fd, _FIRST_READ)
+        if len(data) < _FIRST_READ:
+            return data
+        with open(fd, "rb", closefd=False) as file:
+            return data + file.read()
+    finally:
+        os.close(fd)
+
+
 def _files(folder: Path) -> Iterator[Path]:
+    return (folder / name for name in _names(folder))
+
+
+def _names(folder: str | Path) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
-            yield from (Path(entry.path) for entry in entries if entry.name.endswith(_SUFFIX))
+            yield from (entry.name for entry in entries if entry.name.endswith(_SUFFIX))
     except FileNotFoundError:
         return
 

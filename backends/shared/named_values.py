@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import struct
 from urllib.parse import unquote_to_bytes
 
@@ -28,14 +29,15 @@ _CHECKED_FROM = 12
 MAX_HEADER_BYTES = _HEADER.size + MAX_GROUP_BYTES + MAX_KEY_BYTES + TOKEN_BYTES
 """The id is within this many bytes from the beginning."""
 
-_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
-_ESCAPED = [chr(byte) if byte in _PLAIN else f"%{byte:02x}" for byte in range(256)]
+_PLAIN = re.compile(rb"[A-Za-z0-9_-]*")
+_ESCAPED = [chr(byte) if _PLAIN.fullmatch(bytes([byte])) else f"%{byte:02x}" for byte in range(256)]
 _LONGEST_NAME = 200
+_SMALL = 4096  # up to here a copy takes less time than a view
 
 
 def escape(raw: bytes) -> str:
     """The name for a group or a key: never a path, nor empty unless *raw* is."""
-    name = "".join([_ESCAPED[byte] for byte in raw])
+    name = raw.decode() if _PLAIN.fullmatch(raw) else "".join([_ESCAPED[byte] for byte in raw])
     if len(name) <= _LONGEST_NAME:
         return name
     return f"{name[:100]}={hashlib.sha256(raw).hexdigest()}"
@@ -77,6 +79,21 @@ def decode(place: str | os.PathLike[str], data: bytes) -> tuple[CheckpointId, by
     if xxhash.xxh3_64_intdigest(memoryview(data)[_CHECKED_FROM:]) != _HEADER.unpack_from(data)[1]:
         raise Corruption(f"{place}: the checksum does not match: it was damaged after it was written")
     return id, data[start:]
+
+
+def decode_of_group(place: str, data: bytes, group: bytes) -> tuple[bytes, bytes]:
+    """The key and the value in *data*, which must be of *group*: the same as `decode`, for many."""
+    if data.startswith(_MARK) and len(data) >= _HEADER.size:
+        _, checksum, group_size, key_size = _HEADER.unpack_from(data)
+        key_from = _HEADER.size + group_size
+        key_to = key_from + key_size
+        checked = data[_CHECKED_FROM:] if len(data) < _SMALL else memoryview(data)[_CHECKED_FROM:]
+        if xxhash.xxh3_64_intdigest(checked) == checksum and data[_HEADER.size : key_from] == group:
+            return data[key_from:key_to], data[key_to:]
+    id, value = decode(place, data)
+    if id.group.encode() != group:
+        raise Corruption(f"{place}: holds {id}, which belongs in another file: files were renamed")
+    return id.key, value
 
 
 def decode_value(place: str | os.PathLike[str], data: bytes, id: CheckpointId) -> bytes:

@@ -51,8 +51,9 @@ def test_every_flipped_byte_and_every_truncation_is_corruption(store, root):
     damaged += [whole[:i] for i in range(len(whole))] + [whole + b"\0"]
     for data in damaged:
         path.write_bytes(data)
-        with pytest.raises(Corruption, match=str(path)):
-            store.read([A])
+        for read in (lambda: store.read([A]), lambda: list(store.scan(A.group))):
+            with pytest.raises(Corruption, match=str(path)):
+                read()
         assert [damage.place for damage in store.verify(lambda _: None)] == [str(path)]
     path.write_bytes(whole)
     assert not list(store.verify(lambda _: None))
@@ -64,9 +65,18 @@ def test_a_renamed_file_is_corruption_not_another_ids_value(store, root):
     path.rename(path.with_name("b.ckpt"))
     with pytest.raises(Corruption, match="files were renamed"):
         store.read([CheckpointId("g", b"b")])
+    with pytest.raises(Corruption, match="holds g/a, which belongs in another file: files were renamed"):
+        list(store.scan("g"))
     assert [damage.problem for damage in store.verify(lambda _: None)] == [
         "holds g/a, which belongs in another file: files were renamed"
     ]
+
+
+def test_a_folder_that_was_renamed_is_corruption_not_another_groups_values(store, root):
+    store.write(Batch({A: b"value"}))
+    (root / "g").rename(root / "h")
+    with pytest.raises(Corruption, match="holds g/a, which belongs in another file: files were renamed"):
+        list(store.scan("h"))
 
 
 def test_files_are_for_this_user_only(store, root):
