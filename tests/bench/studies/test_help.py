@@ -1,4 +1,4 @@
-"""The studies that show what Peace and `hdfs:` do say how they are called."""
+"""Studies that nothing else tries say how they are called."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("name", ["hdfs_overhead", "peace", "peace_simulator"])
+@pytest.mark.parametrize("name", ["claims_overhead", "hdfs_overhead", "peace", "peace_simulator", "scan_overhead"])
 def test_a_study_tells_what_it_takes(name):
     command = [sys.executable, "-m", f"safekeeper.bench.studies.{name}", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
