@@ -93,8 +93,9 @@ class GroupView(View):
     def live_keys(self) -> Iterator[bytes]:
         """The keys of the folder's values: those in memory first, the others in the order of the file."""
         yield from (key for key, location in self.new.items() if not location & TOMBSTONE_BIT)
-        for location in np.sort(self.table.live_locations(self.group, self.new)).tolist():
-            yield self._key(location)
+        if self.segments:  # else nothing of it is in the table
+            for location in np.sort(self.table.live_locations(self.group, self.new)).tolist():
+                yield self._key(location)
 
     def live_locations(self) -> U64:
         """The locations of the folder's values."""
