@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -30,10 +31,10 @@ def scenario(root: Path, files: RecordingFiles, seed: int, steps: int, options: 
         with LogBackend(root, options, files) as store:
             for step in range(steps):
                 state = dict(states[-1])
-                batch = random_batch(random, state)
+                change = random_change(random, state)
                 states.append(state)
                 files.note(f"begin {len(states) - 1}")
-                store.write(batch)
+                change(store)
                 for path in root.glob("*/head"):
                     files.note_content(path)
                 files.note(f"done {len(states) - 1}")
@@ -56,10 +57,10 @@ def scenario_of_two(root: Path, files: RecordingFiles, seed: int, steps: int, op
             handles[0] = open_as_another_process(root, options, files)
         store = random.choice(handles)
         state = dict(states[-1])
-        batch = random_batch(random, state)
+        change = random_change(random, state)
         states.append(state)
         files.note(f"begin {len(states) - 1}")
-        store.write(batch)
+        change(store)
         for path in root.glob("*/head"):
             files.note_content(path)
         files.note(f"done {len(states) - 1}")
@@ -68,6 +69,24 @@ def scenario_of_two(root: Path, files: RecordingFiles, seed: int, steps: int, op
     for store in handles:
         store.close()
     return states
+
+
+def random_change(random: Random, state: dict[CheckpointId, bytes]) -> Callable[[LogBackend], object]:
+    if random.random() >= 0.25:
+        batch = random_batch(random, state)
+        return lambda store: store.write(batch)
+    id, value = CheckpointId("created", b"%d" % random.randrange(4)), random.randbytes(random.choice((16, 500)))
+    if id in state and random.random() < 0.5:
+        del state[id]
+        deletion = Batch()
+        deletion.delete(id)
+        return lambda store: store.write(deletion)
+    expected = state.setdefault(id, value) is value
+
+    def create(store: LogBackend) -> None:
+        assert store.create(id, value, value[:16]) == expected
+
+    return create
 
 
 def random_batch(random: Random, state: dict[CheckpointId, bytes]) -> Batch:
@@ -91,7 +110,15 @@ def random_batch(random: Random, state: dict[CheckpointId, bytes]) -> Batch:
 
 def everything(store: LogBackend) -> dict[CheckpointId, bytes | None]:
     ids = [CheckpointId(group, key) for group in store.groups() for key in store.keys(group)]
-    return dict(zip(ids, store.read(ids), strict=True))
+    found = dict(zip(ids, store.read(ids), strict=True))
+    for group in store.groups():
+        scanned = {CheckpointId(group, key): value for page in store.scan(group) for key, value in page}
+        assert scanned == {id: value for id, value in found.items() if id.group == group}
+    for id, value in found.items():
+        if id.group == "created":
+            assert not store.create(id, b"", bytes(16))
+            assert store.create(id, b"", value[:16]), "the value is there, but not its token"
+    return found
 
 
 @pytest.mark.crash
