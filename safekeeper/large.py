@@ -33,7 +33,7 @@ from __future__ import annotations
 import io
 import secrets
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -42,7 +42,7 @@ from typing import IO, TYPE_CHECKING
 import xxhash
 
 from safekeeper.backend import MAX_VALUE_BYTES, Batch, CheckpointId, Receipt, Survives, check_group
-from safekeeper.errors import Corruption, Unavailable
+from safekeeper.errors import BadId, Corruption, Unavailable
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -74,7 +74,7 @@ class LargeHead:
     @classmethod
     def decode(cls, id: CheckpointId, value: bytes | None) -> LargeHead | None:
         """The head in *value*; None if it is a value of its own, or nothing."""
-        if value is None or value[:4] != _MARK:
+        if value is None or not is_head(value):
             return None
         if len(value) != _HEAD.size or xxhash.xxh3_64_intdigest(value[_CHECKED_FROM:]) != _HEAD.unpack(value)[1]:
             raise Corruption(f"{id}: the head of a value in parts is damaged")
@@ -90,21 +90,29 @@ class LargeWrite:
     """One value that is to be written, by as many attempts as it takes. The one that succeeds removes what the value
     before it and failed attempts have left."""
 
-    def __init__(self, store: Backend, id: CheckpointId, *, part_bytes: int = PART_BYTES) -> None:
+    def __init__(
+        self,
+        store: Backend,
+        id: CheckpointId,
+        *,
+        part_bytes: int = PART_BYTES,
+        on_part: Callable[[], object] = lambda: None,
+    ) -> None:
+        """*on_part* is called whenever a part was stored."""
         if not 1 <= part_bytes <= MAX_VALUE_BYTES:
             raise ValueError(f"a part has 1 to {MAX_VALUE_BYTES} bytes, not {part_bytes}")
-        self._store, self._id, self._part_bytes = store, id, part_bytes
+        self._store, self._id, self._part_bytes, self._on_part = store, id, part_bytes, on_part
         self._begun: dict[bytes, int] = {}
         """The attempts that may have left parts, with how many of them."""
 
     def write(self, source: bytes | IO[bytes]) -> Receipt:
         """Write what *source* has, a file to its end. After `Unavailable`, call it again with a source that begins
         anew."""
-        if isinstance(source, bytes) and _fits(source):
+        if isinstance(source, bytes) and fits(source):
             return self._write_head(source, self._store.survives)
         pieces = _cut(source, self._part_bytes)
         first, second = next(pieces, b""), next(pieces, None)
-        if second is None and _fits(first):
+        if second is None and fits(first):
             return self._write_head(first, self._store.survives)
         write = secrets.token_bytes(16)
         self._begun[write] = 0
@@ -113,6 +121,7 @@ class LargeWrite:
         for number, piece in enumerate(chain((first,), () if second is None else (second,), pieces)):
             self._begun[write] = number + 1
             survives &= self._put(_part(write, number), piece).survives
+            self._on_part()
             size += len(piece)
             checksum.update(piece)
         head = LargeHead(write, size, self._part_bytes, checksum.intdigest())
@@ -173,6 +182,16 @@ class LargeReader(io.RawIOBase):
         into[: len(piece)] = piece
         self._at += len(piece)
         return len(piece)
+
+
+def fits(value: bytes) -> bool:
+    """Whether *value* can be stored as it is."""
+    return len(value) <= MAX_VALUE_BYTES and not is_head(value)
+
+
+def is_head(value: bytes) -> bool:
+    """Whether *value*, which was read, is the head of a value in parts."""
+    return value[:4] == _MARK
 
 
 def write(store: Backend, id: CheckpointId, source: bytes | IO[bytes], *, part_bytes: int = PART_BYTES) -> Receipt:
@@ -252,6 +271,14 @@ def parts_group(group: str) -> str:
     return name
 
 
+def with_parts(groups: Iterable[str]) -> Iterator[str]:
+    """*groups*, and before each the group of its parts: for whoever copies them."""
+    for group in groups:
+        with suppress(BadId):  # its name is too long for values in parts
+            yield parts_group(group)
+        yield group
+
+
 class _Replaced(Unavailable):
     """The value was replaced while its parts were read."""
 
@@ -288,10 +315,6 @@ def _note(write: bytes) -> bytes:
 
 def _part(write: bytes, number: int) -> bytes:
     return f"{write.hex()}_{number:08}".encode()
-
-
-def _fits(value: bytes) -> bool:
-    return len(value) <= MAX_VALUE_BYTES and value[:4] != _MARK
 
 
 def _cut(source: bytes | IO[bytes], size: int) -> Iterator[bytes]:

@@ -21,6 +21,7 @@ from safekeeper.backend import (
     SupportsVerify,
 )
 from safekeeper.errors import Corruption
+from safekeeper.large import with_parts
 
 _PIECE_BYTES = 16 << 20
 _FIRST_READ = 16
@@ -49,7 +50,7 @@ def copy(
 
     What *target* has besides stays. *progress* is called with the number of ids copied since the last call.
     """
-    return _copy(values_of(source, groups), target, progress)
+    return _copy(values_of(source, groups and with_parts(groups)), target, progress)
 
 
 def copy_ids(

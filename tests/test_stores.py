@@ -1,3 +1,4 @@
+import io
 import json
 import subprocess
 import sys
@@ -5,7 +6,7 @@ import sys
 import pytest
 
 import safekeeper
-from safekeeper import Batch, CheckpointId, stores
+from safekeeper import Batch, CheckpointId, large, stores
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.testing.ids import AWKWARD_GROUPS, AWKWARD_KEYS
 from safekeeper.testing.wrappers import Slow
@@ -116,3 +117,11 @@ def test_batches_are_bounded_and_none_is_empty():
     assert sum(sizes) >= 50 << 20
     assert max(sizes) <= 17 << 20
     assert list(stores.batches([])) == []
+
+
+def test_a_copy_of_a_group_takes_the_parts_of_its_large_values_along():
+    with MemoryBackend() as source, MemoryBackend() as target:
+        id = CheckpointId("models", b"weights")
+        large.write(source, id, io.BytesIO(b"x" * 95), part_bytes=10)
+        stores.copy(source, target, ["models"])
+        assert large.read(target, id) == b"x" * 95

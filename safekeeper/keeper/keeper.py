@@ -16,8 +16,8 @@ from pathlib import Path, PurePath
 from typing import Any, Self
 
 from safekeeper import registry
-from safekeeper.backend import MAX_VALUE_BYTES, Backend, CheckpointId, check_group
-from safekeeper.errors import BadId, BadState, BadUrl, SafekeeperError, TooLarge, Unavailable
+from safekeeper.backend import Backend, CheckpointId, check_group
+from safekeeper.errors import BadId, BadState, BadUrl, SafekeeperError, Unavailable
 from safekeeper.keeper.backoff import Backoff
 from safekeeper.keeper.fuse import Fuse
 from safekeeper.keeper.lanes import Bounds
@@ -185,7 +185,7 @@ class SafeKeeper:
         if type(group) is not str:
             raise BadId(f"a group is a str, not {type(group).__name__}")
         check_group(group)
-        decode = self._codec.decode if self._codec else _as_it_is
+        decode = None if self._codec is None else self._codec.decode
         return self._reader.recover(group, batch, decode, progress, on_error)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -248,14 +248,10 @@ class SafeKeeper:
         if state is None:
             raise BadState("None is what fetch says of an id that is not there: save something else, or forget the id")
         if self._codec is not None:
-            value = self._codec.encode(state)
-        elif type(state) is bytes:
-            value = state
-        else:
-            raise BadState(f"without a serializer a state is bytes, not {type(state).__name__}")
-        if len(value) > MAX_VALUE_BYTES:
-            raise TooLarge(f"a state has at most {MAX_VALUE_BYTES} bytes, this one has {len(value)}: save it in parts")
-        return value
+            return self._codec.encode(state)
+        if type(state) is bytes:
+            return state
+        raise BadState(f"without a serializer a state is bytes, not {type(state).__name__}")
 
     def _decode(self, id: CheckpointId, value: bytes) -> Any:
         if self._codec is None:
@@ -264,10 +260,6 @@ class SafeKeeper:
             return self._codec.decode(value)
         except SafekeeperError as error:
             raise type(error)(f"{id}: {error}") from error
-
-
-def _as_it_is(value: bytes) -> bytes:
-    return value
 
 
 def _checked(id: CheckpointId) -> CheckpointId:

@@ -14,6 +14,7 @@ from math import inf
 from threading import TIMEOUT_MAX, Condition, Lock, Thread
 from typing import Any
 
+from safekeeper import large
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, SupportsProgress
 from safekeeper.errors import Closed, SafekeeperError, Unavailable
 from safekeeper.keeper import lifetime
@@ -66,6 +67,8 @@ class Pipeline:
             check=self.completions.check,
             then=self.storage,
         )
+        self.in_parts: set[CheckpointId] = set()
+        """The ids whose values in the store are in parts, as far as this keeper knows."""
         self._failures = 0  # writes in a row that found the store unavailable
         self._closed: str | None = None  # why nothing is accepted any more
         self._stopped = False
@@ -250,18 +253,21 @@ class Pipeline:
             entries = self._write(entries)
 
     def _write(self, entries: list[Entry]) -> list[Entry]:
-        """Write *entries* as one batch; what to write next if the store was unavailable."""
-        batch = Batch()
+        """Write *entries* as one batch, but for those in parts; what to write next."""
+        if len(entries) > 1 and (apart := [entry for entry in entries if self._goes_in_parts(entry)]):
+            now = [entry for entry in entries if entry not in apart] or apart[:1]
+            return self._write(now) + [entry for entry in entries if entry not in now]
         started = time.monotonic()
+        nbytes = 0
         outcome: Outcome
         try:
             for entry in entries:
                 entry.taken = entry.taken or started
-                if entry.value is None:
-                    batch.delete(entry.id)
-                else:
-                    batch.put(entry.id, entry.value)
-            outcome = self._backend.write(batch)
+            if self._goes_in_parts(entries[0]):
+                outcome, nbytes = self._write_in_parts(entries[0])
+            else:
+                batch = _batch(entries)
+                outcome, nbytes = self._backend.write(batch), batch.nbytes
             if not isinstance(outcome, Receipt):
                 raise TypeError(f"it returned {outcome!r} instead of a Receipt")
         except Unavailable as error:
@@ -270,7 +276,7 @@ class Pipeline:
             outcome = _as_outcome(error, "the backend")
         with self.lock:
             self.completions.check()
-            self._count_batch(batch, outcome, time.monotonic() - started)
+            self._count_batch(nbytes, outcome, time.monotonic() - started)
             for entry in entries:
                 self.metrics.storage_wait.record(started - entry.since)
                 entry.value = None
@@ -282,14 +288,35 @@ class Pipeline:
         self.completions.report()
         return []
 
-    def _count_batch(self, batch: Batch, outcome: Outcome, seconds: float) -> None:
+    def _goes_in_parts(self, entry: Entry) -> bool:
+        """Whether *entry* is larger than one value, or takes the place of one that was."""
+        if self.in_parts and entry.id in self.in_parts:
+            return True
+        return entry.value is not None and not large.fits(entry.value)
+
+    def _write_in_parts(self, entry: Entry) -> tuple[Receipt, int]:
+        """Write *entry* alone; what the store says, and how many bytes that were."""
+        if entry.value is None:
+            receipt = large.delete(self._backend, entry.id)
+            self.in_parts.discard(entry.id)
+            return receipt, 0
+        if entry.in_parts is None:
+            entry.in_parts = large.LargeWrite(self._backend, entry.id, on_part=entry.get_on)
+        receipt = entry.in_parts.write(entry.value)
+        if large.fits(entry.value):
+            self.in_parts.discard(entry.id)
+        else:
+            self.in_parts.add(entry.id)
+        return receipt, len(entry.value)
+
+    def _count_batch(self, nbytes: int, outcome: Outcome, seconds: float) -> None:
         self.metrics.store.record(seconds)
         if not isinstance(outcome, Receipt):
             return
         self.storage.last_progress = time.monotonic()
         self.metrics.sync.record(outcome.sync_seconds)
         self.metrics.batches += 1
-        self.metrics.bytes_written += batch.nbytes
+        self.metrics.bytes_written += nbytes
         if self._failures:
             self.completions.notices.note("the store answers again, after %d failed tries", self._failures)
             self._failures, self.completions.trouble = 0, None
@@ -421,6 +448,16 @@ class Pipeline:
         """Store what is queued."""
         if left := self.close():
             raise Unavailable(f"{left} saves were not stored")
+
+
+def _batch(entries: list[Entry]) -> Batch:
+    batch = Batch()
+    for entry in entries:
+        if entry.value is None:
+            batch.delete(entry.id)
+        else:
+            batch.put(entry.id, entry.value)
+    return batch
 
 
 def _as_outcome(error: BaseException, who: str) -> SafekeeperError:

@@ -12,8 +12,9 @@ from functools import partial
 from itertools import islice
 from math import inf
 from threading import BoundedSemaphore, Thread
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from safekeeper import large
 from safekeeper.backend import Backend, CheckpointId, Scope, SupportsScan
 from safekeeper.errors import BadState, Corruption, SafekeeperError, Unavailable
 from safekeeper.keeper.fuse import Fuse
@@ -68,20 +69,20 @@ class Reader:
             except TimeoutError:
                 raise Unavailable(f"{id}: a save of it is still under way after {timeout} s") from None
         if timeout is None:
-            return self._guarded(lambda: self._backend.read([id]))[0]
+            return self._guarded(lambda: self._read_one(id))[0]
         return self._guarded(lambda: self._read_until(until, id))[0]
 
     def recover(
         self,
         group: str,
         batch: int,
-        decode: Callable[[bytes], T],
+        decode: Callable[[bytes], Any] | None,
         progress: Callable[[Progress], object] | None,
         on_error: OnError | None,
-    ) -> Iterator[tuple[bytes, T]]:
+    ) -> Iterator[tuple[bytes, Any]]:
         """The keys and states of *group*, each key once; *progress* is told after each *batch* of them."""
         self._pipeline.check_open()
-        recovery = _Recovery(group, batch, decode, progress or (lambda _: None), on_error)
+        recovery = _Recovery(group, batch, decode, self._whole, progress or (lambda _: None), on_error)
         if isinstance(self._backend, SupportsScan):
             pages = self._scanned(self._backend.scan(group))
             while (page := _next(pages)) is not None:
@@ -106,7 +107,7 @@ class Reader:
             under_way = self._start(step)
             yield page
 
-    def _recover_by_keys(self, recovery: _Recovery[T]) -> Iterator[tuple[bytes, T]]:
+    def _recover_by_keys(self, recovery: _Recovery) -> Iterator[tuple[bytes, Any]]:
         """What was not recovered yet, several batches of keys under way at a time."""
         ids = (CheckpointId(recovery.group, key) for key in recovery.new_keys(self._backend.keys(recovery.group)))
         under_way: deque[tuple[list[CheckpointId], Future[list[bytes | None]]]] = deque()
@@ -143,11 +144,20 @@ class Reader:
             named.__cause__ = error
             return named
 
+    def _read_one(self, id: CheckpointId) -> list[bytes | None]:
+        (value,) = self._backend.read([id])
+        return [value if value is None or not large.is_head(value) else self._whole(id, value)]
+
+    def _whole(self, id: CheckpointId, head: bytes) -> bytes | None:
+        """The value whose *head* was read."""
+        self._pipeline.in_parts.add(id)
+        return large.whole(self._backend, id, head)
+
     def _read_until(self, until: float, id: CheckpointId) -> list[bytes | None]:
         if not self._free.acquire(timeout=max(until - time.monotonic(), 0.0)):
             raise Unavailable(f"{id}: {self._threads} fetches are under way and none of them comes to an end")
         try:
-            future = self._start(partial(self._backend.read, [id]))
+            future = self._start(partial(self._read_one, id))
         except BaseException:
             self._free.release()
             raise
@@ -209,19 +219,21 @@ def _next(pages: Iterator[Sequence[tuple[bytes, bytes]]]) -> Sequence[tuple[byte
         return None
 
 
-class _Recovery(Generic[T]):
+class _Recovery:
     """How far the recovery of a group has come."""
 
     def __init__(
         self,
         group: str,
         batch: int,
-        decode: Callable[[bytes], T],
+        decode: Callable[[bytes], Any] | None,
+        whole: Callable[[CheckpointId, bytes], bytes | None],
         progress: Callable[[Progress], object],
         on_error: OnError | None,
     ) -> None:
         self.group, self.batch = group, batch
-        self._decode, self._progress, self._on_error = decode, progress, on_error
+        self._decode, self._decode_whole = decode or _as_it_is, decode or _identity
+        self._whole, self._progress, self._on_error = whole, progress, on_error
         self._seen: set[bytes] = set()
         self._recovered = self._failed = 0
 
@@ -236,7 +248,7 @@ class _Recovery(Generic[T]):
                 self._seen.add(key)
                 yield key
 
-    def of_page(self, page: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, T]]:
+    def of_page(self, page: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, Any]]:
         """The states of a page, those whose keys were not met before."""
         seen, decode = self._seen, self._decode
         for start in range(0, len(page), self.batch):
@@ -248,18 +260,33 @@ class _Recovery(Generic[T]):
                 try:
                     state = decode(value)
                 except (BadState, Corruption) as error:
-                    self._fail_to_decode(key, error)
+                    yield from self._in_parts(key, value, error)
                 else:
                     self._recovered += 1
                     yield key, state
             self.tell(done=False)
 
-    def of_value(self, key: bytes, value: bytes) -> Iterator[tuple[bytes, T]]:
+    def of_value(self, key: bytes, value: bytes) -> Iterator[tuple[bytes, Any]]:
         """The state of one key, nothing if it is bad."""
         try:
             state = self._decode(value)
         except (BadState, Corruption) as error:
-            self._fail_to_decode(key, error)
+            yield from self._in_parts(key, value, error)
+        else:
+            self._recovered += 1
+            yield key, state
+
+    def _in_parts(self, key: bytes, value: bytes, error: SafekeeperError) -> Iterator[tuple[bytes, Any]]:
+        """The state of *key* if *value* is the head of one in parts; else it is bad, for *error*."""
+        try:
+            if not large.is_head(value):
+                raise error
+            whole = self._whole(CheckpointId(self.group, key), value)
+            if whole is None:  # deleted meanwhile
+                return
+            state = self._decode_whole(whole)
+        except (BadState, Corruption) as problem:
+            self._fail_to_decode(key, problem)
         else:
             self._recovered += 1
             yield key, state
@@ -276,3 +303,14 @@ class _Recovery(Generic[T]):
             raise error
         self._failed += 1
         self._on_error(id, error)
+
+
+def _as_it_is(value: bytes) -> bytes:
+    """The bytes of a keeper without a serializer; a head is not what was saved."""
+    if large.is_head(value):
+        raise BadState("is in parts")
+    return value
+
+
+def _identity(value: bytes) -> bytes:
+    return value

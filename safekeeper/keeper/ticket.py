@@ -20,6 +20,7 @@ from safekeeper.keeper.interrupts import join, wake
 if TYPE_CHECKING:
     from safekeeper.keeper.completions import Completions, Fate
     from safekeeper.keeper.lanes import LaneQueue
+    from safekeeper.large import LargeWrite
 
 Outcome: TypeAlias = Receipt | SafekeeperError
 
@@ -69,6 +70,8 @@ class Entry:
     """The next entry of the same id, which waits until this one is out of the way."""
     taken = 0.0
     """When a worker of its stage first took it; 0 until then."""
+    in_parts: LargeWrite | None = None
+    """What writes it if it is too large for one value; it knows what failed attempts have left."""
     preceding: Entry | None = None
     """The entry of the same id that this one waits for."""
     heir: Entry | None = None
@@ -95,6 +98,10 @@ class Entry:
         """When that time is over; it is put off if there was progress meanwhile."""
         self.size = len(id.key)
         """What it counts for in the queue's bytes."""
+
+    def get_on(self) -> None:
+        """A part of it is stored."""
+        self.taken = time.monotonic()
 
     def adopt(self, newer: Entry) -> None:
         """Do from now on what *newer* was to do, and answer for it too."""

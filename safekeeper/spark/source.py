@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 import safekeeper
 from safekeeper.backend import CheckpointId, Scope
 from safekeeper.errors import BadUrl
+from safekeeper.large import with_parts
 from safekeeper.stores import Copied, batches, copy_ids, ids_of, read_in_pieces, slices
 from safekeeper.url import Url, guess
 
@@ -90,7 +91,7 @@ def copy_on_spark(source: str, target: str, groups: Sequence[str] | None, master
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # not just any python3 of the path
     with safekeeper.open(source) as store:
-        pieces = list(slices(ids_of(store, groups), _IDS_OF_A_TASK))
+        pieces = list(slices(ids_of(store, groups and with_parts(groups)), _IDS_OF_A_TASK))
     if not pieces:
         return Copied(0, 0)
 

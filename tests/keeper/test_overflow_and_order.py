@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from safekeeper import Backoff, Bounds, CheckpointId, QueueFull, Receipt, SafeKeeper, TooLarge, Unavailable
-from safekeeper.backend import MAX_VALUE_BYTES, Batch
+from safekeeper import Backoff, Bounds, CheckpointId, QueueFull, Receipt, SafeKeeper, Unavailable
+from safekeeper.backend import Batch
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.testing import Faulty, Slow
 
@@ -234,15 +234,6 @@ def test_a_coalesced_state_that_grows_respects_the_bytes(store, eventually):
             eventually(lambda: keeper._pipeline.storage.queue.blocked == 1)
         saver.join()
         assert keeper.fetch(B) == bytes(500)
-
-
-def test_a_state_over_the_limit_fails_alone(store):
-    with SafeKeeper(store, serializer=None) as keeper:
-        good = keeper.save(A, b"1")
-        bad = keeper.save(B, bytes(MAX_VALUE_BYTES + 1))
-        with pytest.raises(TooLarge, match="in parts"):
-            bad.result()
-        good.result()
 
 
 @pytest.mark.parametrize("overflow", ("block", "coalesce", "drop-oldest"))
