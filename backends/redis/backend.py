@@ -24,7 +24,10 @@ from safekeeper.url import Url
 _READ_TOGETHER = 500
 _REQUESTS_TOGETHER = 1000
 _BUCKETS_TOGETHER = 32
-_SCAN_TOGETHER = b"1000"
+_SCAN_TOGETHER = 1000
+_PAGE_BYTES = 4 * 1024 * 1024
+_FIRST_PAGE = 100
+_CHUNKS_TOGETHER = 32
 
 
 class RedisBackend(Backend):
@@ -108,13 +111,24 @@ class RedisBackend(Backend):
 
     def _large(self, heads: Mapping[CheckpointId, RedisLargeValue]) -> dict[CheckpointId, bytes]:
         """The values that *heads* stand for, without those whose chunks are not all there any more."""
-        values = {}
+        return {id: value for some in _some(heads) for id, value in self._join(some)}
+
+    def _join(self, heads: Mapping[CheckpointId, RedisLargeValue]) -> Iterator[tuple[CheckpointId, bytes]]:
+        """The same for few, whose chunks are asked for together."""
+        groups = {id: locate(self._options.prefix, id.group) for id in heads}
+        chunks = iter(
+            self._router.ask(
+                [
+                    BucketRequest.of(groups[id].bucket, b"GET", name)
+                    for id, head in heads.items()
+                    for name in head.names(groups[id])
+                ]
+            )
+        )
         for id, head in heads.items():
-            where = locate(self._options.prefix, id.group)
-            chunks = self._router.ask([BucketRequest.of(where.bucket, b"GET", name) for name in head.names(where)])
-            if None not in chunks:
-                values[id] = check(where, id.key, head.checksum, b"".join(chunks))
-        return values
+            mine = list(itertools.islice(chunks, head.chunks))
+            if None not in mine:
+                yield id, check(groups[id], id.key, head.checksum, b"".join(mine))
 
     def keys(self, group: str) -> Iterator[bytes]:
         self.check_open()
@@ -124,6 +138,35 @@ class RedisBackend(Backend):
             for key in scan.step(answer):
                 yield key
                 self.check_open()
+
+    def scan(self, group: str) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        """The hash as the server goes through it; large values follow the page that has their heads."""
+        self.check_open()
+        scan = _ValueScan(locate(self._options.prefix, group))
+        while not scan.done:
+            (answer,) = self._router.ask([BucketRequest(scan.group.bucket, scan.command)])
+            page: list[tuple[bytes, bytes]] = []
+            heads: dict[CheckpointId, RedisLargeValue] = {}
+            for key, value in scan.step(answer):
+                if isinstance(value, RedisLargeValue):
+                    heads[CheckpointId(group, key)] = value
+                else:
+                    page.append((key, value))
+            if page:
+                yield page
+                self.check_open()
+            for some in _some(heads):
+                yield self._large_page(some)
+                self.check_open()
+
+    def _large_page(self, heads: Mapping[CheckpointId, RedisLargeValue]) -> list[tuple[bytes, bytes]]:
+        found = dict(self._join(heads))
+        replaced = [id for id in heads if id not in found]
+        for id in replaced:  # or deleted; one at a time, since nobody knows how large they are now
+            (value,) = self.read([id])
+            if value is not None:
+                found[id] = value
+        return [(id.key, value) for id, value in found.items()]
 
     def groups(self) -> Iterator[str]:
         self.check_open()
@@ -147,9 +190,23 @@ class RedisBackend(Backend):
         super().close()
 
 
+def _some(heads: Mapping[CheckpointId, RedisLargeValue]) -> Iterator[dict[CheckpointId, RedisLargeValue]]:
+    """*heads*, as many at a time as can be asked for together: a few, or one with many chunks."""
+    some: dict[CheckpointId, RedisLargeValue] = {}
+    chunks = 0
+    for id, head in heads.items():
+        if some and chunks + head.chunks > _CHUNKS_TOGETHER:
+            yield some
+            some, chunks = {}, 0
+        some[id] = head
+        chunks += head.chunks
+    if some:
+        yield some
+
+
 @dataclass(slots=True)
-class _KeyScan:
-    """The way through the keys of a group. A cursor means something to the server that gave it only, so the scan starts
+class _Cursor:
+    """The way through the hash of a group. A cursor means something to the server that gave it only, so the scan starts
     again when another one answers."""
 
     group: RedisGroup
@@ -157,20 +214,54 @@ class _KeyScan:
     _cursor: bytes = b"0"
     _server: str = ""
 
+    def at(self, connection: RedisConnection) -> bytes:
+        """Where to go on, on the server of *connection*."""
+        if connection.facts.run_id != self._server:
+            self._cursor, self._server = b"0", connection.facts.run_id
+        return self._cursor
+
+    def move_to(self, cursor: bytes) -> None:
+        """What the server said where to go on; it says 0 at the end."""
+        self._cursor = cursor
+        self.done = cursor == b"0"
+
+
+class _KeyScan(_Cursor):
+    """The way through the keys alone."""
+
     def command(self, connection: RedisConnection) -> Command:
         if not connection.facts.scans_keys:
-            self._cursor = b""
             return b"HKEYS", self.group.ids
-        if connection.facts.run_id != self._server or not self._cursor:
-            self._cursor, self._server = b"0", connection.facts.run_id
-        return b"HSCAN", self.group.ids, self._cursor, b"COUNT", _SCAN_TOGETHER, b"NOVALUES"
+        return b"HSCAN", self.group.ids, self.at(connection), b"COUNT", b"%d" % _SCAN_TOGETHER, b"NOVALUES"
 
     def step(self, answer: Any) -> list[bytes]:
         """The keys in *answer*."""
         keys: list[bytes]
-        if self._cursor:
-            self._cursor, keys = answer
+        if len(answer) == 2 and isinstance(answer[1], list):
+            cursor, keys = answer
         else:
-            self._cursor, keys = b"0", answer
-        self.done = self._cursor == b"0"
+            cursor, keys = b"0", answer  # all of them at once
+        self.move_to(cursor)
         return keys
+
+
+class _ValueScan(_Cursor):
+    """The way through keys and values.
+
+    How many are asked for goes by how large they were so far. A hash has no order, so those to come are like those.
+    """
+
+    _seen = _bytes = 0
+
+    def command(self, connection: RedisConnection) -> Command:
+        count = _FIRST_PAGE if not self._seen else min(_SCAN_TOGETHER, _PAGE_BYTES * self._seen // self._bytes + 1)
+        return b"HSCAN", self.group.ids, self.at(connection), b"COUNT", b"%d" % count
+
+    def step(self, answer: Any) -> Iterator[tuple[bytes, bytes | RedisLargeValue]]:
+        """The keys in *answer* with their values, or their heads."""
+        cursor, found = answer
+        self.move_to(cursor)
+        self._seen += len(found) // 2
+        self._bytes += sum(map(len, found)) + 1
+        pairs = iter(found)
+        return ((key, decode(self.group, key, stored)) for key, stored in zip(pairs, pairs, strict=True))

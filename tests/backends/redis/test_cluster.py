@@ -97,6 +97,10 @@ def test_a_group_is_read_and_written_while_its_slot_moves(url, mover, ends):
         mover.move_keys(source, target)
         assert store.read([SMALL, LARGE]) == [b"before", b"b" * LARGE_SIZE]
         assert sorted(store.keys(GROUP)) == [b"large", b"small"]
+        assert dict(pair for page in store.scan(GROUP) for pair in page) == {
+            SMALL.key: b"before",
+            LARGE.key: b"b" * LARGE_SIZE,
+        }
         mover.end(source, target)
         store.write(Batch({SMALL: b"after", LARGE: b"a" * LARGE_SIZE}))
         assert store.read([SMALL, LARGE]) == [b"after", b"a" * LARGE_SIZE]

@@ -143,6 +143,51 @@ class TestLargeValues:
             assert store.read([B, A]) == [b"small", value]
 
 
+class TestScan:
+    def test_large_values_come_beside_small_ones(self, store):
+        values = {b"%d" % n: LARGE + b"%d" % n if n % 50 == 0 else b"%d" % n for n in range(2000)}
+        store.write(Batch({CheckpointId("g", key): value for key, value in values.items()}))
+        assert dict(pair for page in store.scan("g") for pair in page) == values
+
+    def test_a_large_value_that_goes_or_is_replaced_on_the_way_is_not_damage(self, store, url):
+        ids = [CheckpointId("g", b"%d" % n) for n in range(60)]
+        store.write(Batch(dict.fromkeys(ids, LARGE)))  # more than one page
+        pages = store.scan("g")
+        found = dict(next(pages))
+        with safekeeper.open(url) as other:
+            delete(other, *ids[::2])
+            other.write(Batch(dict.fromkeys(ids[1::2], b"new")))
+        for page in pages:
+            found |= dict(page)
+        assert {found[id.key] for id in ids[1::2]} == {LARGE, b"new"}
+
+    def test_pages_are_small_where_values_are_large(self, store):
+        """What a server answers at once is in memory whole, and others wait for it."""
+        for start in range(0, 200, 20):
+            store.write(Batch({CheckpointId("g", b"%d" % n): bytes(500_000) for n in range(start, start + 20)}))
+        sizes = [len(page) for page in store.scan("g")]
+        assert sum(sizes) >= 200
+        assert max(sizes[1:]) < 40
+
+    @pytest.mark.parametrize("damage", (b"\1" + bytes(20), b""), ids=("changed", "empty"))
+    def test_damage_raises(self, store, url, client, damage):
+        store.write(Batch({A: b"a", B: b"b"}))
+        client.hset(full_name(url, "{97}:ids:g"), b"b", damage)
+        with pytest.raises(Corruption, match=r"g/b in the hash .*:\{97\}:ids:g: "):
+            list(store.scan("g"))
+
+    def test_a_scan_goes_on_where_its_connection_breaks(self, store, redis_always, proxy_to):
+        values = {b"%d" % n: bytes(2000) for n in range(3000)}
+        store.write(Batch({CheckpointId("g", key): value for key, value in values.items()}))
+        proxy = proxy_to(redis_always)
+        with safekeeper.open(f"{proxy.url}?prefix={store._options.prefix}") as behind:
+            pages = behind.scan("g")
+            found = dict(next(pages))
+            proxy.cut()
+            found |= dict(pair for page in pages for pair in page)
+        assert found == values
+
+
 class TestSurvives:
     @pytest.mark.parametrize(
         ("settings", "survives"),
