@@ -71,6 +71,11 @@ class RedisBackend(Backend):
         by_servers = self._writer.write(batch)
         return Receipt(self._declared(reduce(and_, by_servers)) if by_servers else self.survives)
 
+    def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
+        """A script looks and stores in one step, under the lease that a write would have."""
+        self.check_open()
+        return self._writer.create(id, value, token)
+
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         self.check_open()
         values: dict[CheckpointId, bytes | None] = {}
@@ -128,7 +133,7 @@ class RedisBackend(Backend):
         for id, head in heads.items():
             mine = list(itertools.islice(chunks, head.chunks))
             if None not in mine:
-                yield id, check(groups[id], id.key, head.checksum, b"".join(mine))
+                yield id, check(groups[id], id.key, head.checksum, b"".join(mine), head.token)
 
     def keys(self, group: str) -> Iterator[bytes]:
         self.check_open()

@@ -17,6 +17,7 @@ import struct
 from dataclasses import dataclass
 from functools import lru_cache
 
+from safekeeper.backend import TOKEN_BYTES
 from safekeeper.backends.shared.checksums import check, checksum, damaged, seed_of
 
 BUCKETS = 256
@@ -27,11 +28,14 @@ limits that it can be given have a lower bound of 1 MiB."""
 
 # value:   mark u8 | xxh3 u64 | mark 1: the bytes themselves
 #                             | mark 2: write id, 16 hexadecimal digits | number of chunks u16
-#          little endian; the checksum covers the whole value and is seeded with the id, so that a value under
-#          another id's name does not pass
+#          what was created:  | mark 3: token, 16 bytes | the bytes themselves
+#                             | mark 4: token, 16 bytes | write id | number of chunks u16
+#          little endian; the checksum covers the whole value and is seeded with the id and the token, so that a value
+#          under another id's name does not pass
 _HEADER = struct.Struct("<BQ")
 _CHUNKS = struct.Struct("<16sH")
-_WHOLE, _IN_CHUNKS = 1, 2
+_WHOLE, _IN_CHUNKS, _CREATED_WHOLE, _CREATED_IN_CHUNKS = 1, 2, 3, 4
+TOKEN_AT = _HEADER.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +90,31 @@ class RedisLargeValue:
     checksum: int
     write_id: bytes
     chunks: int
+    token: bytes = b""
+    """What it was created with."""
 
     def names(self, group: RedisGroup) -> list[bytes]:
         """The keys of the chunks, in order."""
         return [b"%b%b:%d" % (group.chunk_prefix, self.write_id, n) for n in range(self.chunks)]
 
     def encode(self) -> bytes:
-        return _HEADER.pack(_IN_CHUNKS, self.checksum) + _CHUNKS.pack(self.write_id, self.chunks)
+        mark = _CREATED_IN_CHUNKS if self.token else _IN_CHUNKS
+        return _HEADER.pack(mark, self.checksum) + self.token + _CHUNKS.pack(self.write_id, self.chunks)
 
 
-def encode(group: RedisGroup, key: bytes, value: bytes) -> bytes:
-    """A value as it is stored under its key."""
+def encode(group: RedisGroup, key: bytes, value: bytes, token: bytes = b"") -> bytes:
+    """A value as it is stored under its key; with a *token* if it is created."""
+    if token:
+        return _HEADER.pack(_CREATED_WHOLE, checksum(group, key, value, token)) + token + value
     return _HEADER.pack(_WHOLE, checksum(group, key, value)) + value
 
 
-def split(group: RedisGroup, key: bytes, value: bytes) -> tuple[RedisLargeValue, list[memoryview]]:
+def split(group: RedisGroup, key: bytes, value: bytes, token: bytes = b"") -> tuple[RedisLargeValue, list[memoryview]]:
     """A large value as its head and its chunks, under a fresh write id."""
     view = memoryview(value)
     chunks = [view[start : start + CHUNK_BYTES] for start in range(0, len(value), CHUNK_BYTES)]
-    return RedisLargeValue(checksum(group, key, value), secrets.token_hex(8).encode(), len(chunks)), chunks
+    write_id = secrets.token_hex(8).encode()
+    return RedisLargeValue(checksum(group, key, value, token), write_id, len(chunks), token), chunks
 
 
 def decode(group: RedisGroup, key: bytes, stored: bytes) -> bytes | RedisLargeValue:
@@ -115,4 +125,11 @@ def decode(group: RedisGroup, key: bytes, stored: bytes) -> bytes | RedisLargeVa
             return check(group, key, expected, stored[_HEADER.size :])
         if mark == _IN_CHUNKS and len(stored) == _HEADER.size + _CHUNKS.size:
             return RedisLargeValue(expected, *_CHUNKS.unpack_from(stored, _HEADER.size))
-    raise damaged(group, key, "holds no value of version 1")
+        start = TOKEN_AT + TOKEN_BYTES
+        token = stored[TOKEN_AT:start]
+        if mark == _CREATED_WHOLE and len(stored) >= start:
+            return check(group, key, expected, stored[start:], token)
+        if mark == _CREATED_IN_CHUNKS and len(stored) == start + _CHUNKS.size:
+            write_id, chunks = _CHUNKS.unpack_from(stored, start)
+            return RedisLargeValue(expected, write_id, chunks, token)
+    raise damaged(group, key, "holds no value of a known version")

@@ -10,7 +10,7 @@ the lease has expired or was taken away. There are two forms, with the same effe
   the watch, so a connection can have one transaction under way, not two.
 
 Deletes alone are always a script: a server whose memory is full takes no transaction, but it runs a script that says
-it may.
+it may. So is what is created only if it is absent: the script looks and stores in one step.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from safekeeper.backend import Batch
-from safekeeper.backends.redis.layout import LARGE_BYTES, RedisGroup, RedisLargeValue, encode, locate, split
+from safekeeper.backend import TOKEN_BYTES, Batch, CheckpointId
+from safekeeper.backends.redis.layout import LARGE_BYTES, TOKEN_AT, RedisGroup, RedisLargeValue, encode, locate, split
 from safekeeper.backends.redis.server import Command
 
 _CHANGE_BYTES = 512 * 1024
@@ -99,6 +99,33 @@ return 1
 """
 )
 
+# KEYS: ids, groups, large, lease; the chunks of a large value. ARGV: group, key, what to store, where its token begins
+# and ends; of a large value, write id and chunks
+_CREATE = (
+    _DROP_CHUNKS
+    + rb"""
+local ids, key, new = KEYS[1], ARGV[2], ARGV[3]
+if redis.call('EXISTS', KEYS[4]) == 0 then return redis.error_reply('LATE the lease is over') end
+local old = redis.call('HGET', ids, key)
+if old then
+  if (old:byte() or 0) < 3 or old:sub(ARGV[4], ARGV[5]) ~= new:sub(ARGV[4], ARGV[5]) then return 0 end
+  redis.call('HSET', ids, key, old)  -- Valkey's WAIT waits for what its own connection has changed, and for no more
+  return 1
+end
+if #KEYS > 4 and redis.call('EXISTS', unpack(KEYS, 5)) < #KEYS - 4 then
+  return redis.error_reply('LOST chunks of the value: write it again')
+end
+if not drop_chunks(key) then return moving end
+if #KEYS > 4 then
+  for i = 5, #KEYS do redis.call('PERSIST', KEYS[i]) end
+  redis.call('HSET', KEYS[3], key, ARGV[6])
+end
+redis.call('HSET', ids, key, new)
+redis.call('SADD', KEYS[2], ARGV[1])
+return 1
+"""
+)
+
 LOAD_SCRIPTS: list[Command] = [(b"SCRIPT", b"LOAD", script) for script in (_CHANGE, _DELETE)]
 _CHANGE_SHA, _DELETE_SHA = (
     hashlib.sha1(script, usedforsecurity=False).hexdigest().encode() for script in (_CHANGE, _DELETE)
@@ -121,6 +148,8 @@ class Change:
     chunks: Sequence[memoryview] = ()
     """The chunks of the head, until they are there: sent again, they would expire under the head."""
     nbytes: int = 0
+    answer: Any = None
+    """What a script said that has made it."""
 
     @property
     def only_deletes(self) -> bool:
@@ -173,6 +202,28 @@ class Change:
         if self.tidy or not answers[0]:
             return None
         return Change(self.group, tidy=True, untidied=self.puts[::2])
+
+
+class Creation(Change):
+    """One id that is set if it is absent, always by a script. It answers 1 if that is what stands there now."""
+
+    def by_script(self, lease: bytes) -> Command:
+        group = self.group
+        names = self.head[1].names(group) if self.head else []
+        command = [b"EVAL", _CREATE, b"%d" % (4 + len(names))]
+        command += (group.ids, group.listed_in, group.large, lease, *names)
+        key, stored = (self.head[0], self.head[1].encode()) if self.head else self.puts
+        command += (group.raw, key, stored, b"%d" % (TOKEN_AT + 1), b"%d" % (TOKEN_AT + TOKEN_BYTES))
+        return [*command, b"%b %d" % (self.head[1].write_id, self.head[1].chunks)] if self.head else command
+
+
+def creation(prefix: str, id: CheckpointId, value: bytes, token: bytes) -> Creation:
+    """What creates *id*."""
+    where = locate(prefix, id.group)
+    if len(value) <= LARGE_BYTES:
+        return Creation(where, puts=[id.key, encode(where, id.key, value, token)], nbytes=len(value))
+    head, chunks = split(where, id.key, value, token)
+    return Creation(where, head=(id.key, head), chunks=chunks, nbytes=len(value))
 
 
 def changes(prefix: str, batch: Batch, with_large: set[str]) -> Iterator[Change]:

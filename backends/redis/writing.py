@@ -12,13 +12,13 @@ from typing import Any
 
 from redis import exceptions
 
-from safekeeper.backend import Batch, Survives
+from safekeeper.backend import Batch, CheckpointId, Survives
 from safekeeper.backends.redis.errors import code_of, explain
 from safekeeper.backends.redis.layout import lease_name
 from safekeeper.backends.redis.options import RedisOptions
 from safekeeper.backends.redis.routing import ELSEWHERE, Router
 from safekeeper.backends.redis.server import Command, RedisConnection, RedisNode, WriteLease
-from safekeeper.backends.redis.transaction import LATE, LOAD_SCRIPTS, Change, changes, windows
+from safekeeper.backends.redis.transaction import LATE, LOAD_SCRIPTS, Change, Creation, changes, creation, windows
 from safekeeper.errors import Unavailable
 
 _BY_SCRIPT_BYTES = 4 * 1024
@@ -56,6 +56,18 @@ class RedisWriter:
             self._router.look_for_successors()
             raise
         return survives
+
+    def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
+        """Set *id* if it is absent; whether it was set with this *token*. When this raises, it is as with `write`."""
+        change = creation(self._options.prefix, id, value, token)
+        if change.head:
+            self._with_large.add(id.group)
+        try:
+            self._make([change], set())
+        except Unavailable:
+            self._router.look_for_successors()
+            raise
+        return bool(change.answer)
 
     def _make(self, waiting: Sequence[Change], survives: set[Survives]) -> None:
         give_up = time.monotonic() + self._options.timeout
@@ -121,7 +133,7 @@ class _Lane:
     def __init__(self, node: RedisNode, some: Sequence[Change], by_script: bool, options: RedisOptions) -> None:
         self.node = node
         self.changes = some
-        self._by_script = by_script or all(change.only_deletes for change in some)
+        self._by_script = by_script or all(change.only_deletes or isinstance(change, Creation) for change in some)
         self._options = options
         self._lease: WriteLease | None = None
         self._renews = False
@@ -228,6 +240,9 @@ class _Lane:
             answers += done if isinstance(done, list) else [done]
         if not self._went_well(answers):
             return False
+        if self._by_script:
+            for change, answer in zip(self.changes, answers, strict=True):
+                change.answer = answer
         if self._options.replicas or self._options.aof:
             self._check_confirmed(self._answers[self._sent])
         return True

@@ -30,14 +30,15 @@ def seed_of(group: bytes) -> int:
     return xxhash.xxh3_64_intdigest(group)
 
 
-def checksum(group: Located, key: bytes, value: bytes) -> int:
-    """The checksum of a whole value."""
-    return xxhash.xxh3_64_intdigest(value, xxhash.xxh3_64_intdigest(key, group.seed))
+def checksum(group: Located, key: bytes, value: bytes, token: bytes = b"") -> int:
+    """The checksum of a whole value, and of the *token* that it was created with."""
+    seed = xxhash.xxh3_64_intdigest(key, group.seed)
+    return xxhash.xxh3_64_intdigest(value, xxhash.xxh3_64_intdigest(token, seed) if token else seed)
 
 
-def check(group: Located, key: bytes, expected: int, value: bytes) -> bytes:
+def check(group: Located, key: bytes, expected: int, value: bytes, token: bytes = b"") -> bytes:
     """*value*, if it has the checksum that it was saved with."""
-    if checksum(group, key, value) != expected:
+    if checksum(group, key, value, token) != expected:
         raise damaged(group, key, "the checksum does not match: the value was changed after it was written")
     return value
 

@@ -42,6 +42,7 @@ class Proxy:
         self._stopped = []
         self._sockets = []
         self._answers = True
+        self._lose = False
         self.answered = 0
         self.held = b""
         self.port = self._listener.getsockname()[1]
@@ -90,6 +91,10 @@ class Proxy:
         """Break the connections as soon as the server answers anything, and let nobody connect again."""
         self._answers = False
 
+    def lose_the_next_answer(self):
+        """Break the one connection on which the server answers next, before the answer; others are not affected."""
+        self._lose = True
+
     def lead_to(self, port):
         """Connections that are made from now on go to another server."""
         self._target = port
@@ -125,6 +130,9 @@ class Proxy:
                 self.answered += len(data)
                 if not self._answers:
                     self.close()
+                if self._lose:
+                    self._lose = False
+                    client.shutdown(socket.SHUT_RDWR)
                 client.sendall(data)
 
     def close(self):

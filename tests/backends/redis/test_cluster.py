@@ -16,6 +16,7 @@ from ..killing import when_it_works
 GROUP = "g"  # bucket 97
 SMALL, LARGE = CheckpointId(GROUP, b"small"), CheckpointId(GROUP, b"large")
 LARGE_SIZE = 600_000
+TOKEN = b"0123456789abcdef"
 
 
 @pytest.fixture
@@ -101,7 +102,19 @@ def test_a_group_is_read_and_written_while_its_slot_moves(url, mover, ends):
             SMALL.key: b"before",
             LARGE.key: b"b" * LARGE_SIZE,
         }
+        new = [CheckpointId(GROUP, b"new"), CheckpointId(GROUP, b"new and large")]
+        creating = [
+            threading.Thread(target=store.create, args=(id, b"n" * size, TOKEN))
+            for id, size in zip(new, (1, LARGE_SIZE), strict=True)
+        ]
+        for thread in creating:
+            thread.start()
+        time.sleep(0.2)
         mover.end(source, target)
+        for thread in creating:
+            thread.join()
+        assert store.read(new) == [b"n", b"n" * LARGE_SIZE]
+        assert [store.create(id, b"", TOKEN) for id in new] == [True, True]
         store.write(Batch({SMALL: b"after", LARGE: b"a" * LARGE_SIZE}))
         assert store.read([SMALL, LARGE]) == [b"after", b"a" * LARGE_SIZE]
         assert list(store.groups()) == [GROUP]

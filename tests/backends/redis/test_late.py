@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -56,16 +57,18 @@ def let_it_arrive(redis_always, proxy):
 
 @pytest.fixture
 def give_up_on(behind_proxy, proxy):
-    """Writes what does not arrive. The lease is from an earlier write, so it is the change itself that is held back."""
+    """Makes a change that does not arrive. The lease is from an earlier one, so it is the change that is held back."""
 
-    def give_up_on(batch, sent, break_it=None):
+    def give_up_on(change, sent, break_it=None):
+        if isinstance(change, Batch):
+            change = partial(behind_proxy.write, change)
         while True:
             behind_proxy.write(Batch({A: b"first"}))
             proxy.hold()
             if break_it:
                 threading.Thread(target=break_it).start()
             with pytest.raises(Unavailable):
-                behind_proxy.write(batch)
+                change()
             if sent.upper().encode() in proxy.held:
                 return
             proxy.release()  # the machine was so slow that the lease was over
@@ -93,6 +96,17 @@ def test_a_late_delete_does_nothing_either(store, give_up_on, let_it_arrive):
     store.write(Batch({A: b"newer"}))
     let_it_arrive("evalsha")
     assert store.read([A]) == [b"newer"]
+
+
+def test_a_late_create_does_nothing_either(store, behind_proxy, give_up_on, let_it_arrive):
+    id = CheckpointId("g", b"created")
+    give_up_on(partial(behind_proxy.create, id, b"late", b"0123456789abcdef"), "eval")
+    store.write(Batch({id: b"written"}))
+    gone = Batch()
+    gone.delete(id)
+    store.write(gone)
+    let_it_arrive("eval")
+    assert store.read([id]) == [None]
 
 
 def test_chunks_that_arrive_late_do_nothing_and_expire(redis_always, store, behind_proxy, proxy, let_it_arrive):

@@ -11,10 +11,14 @@ import pytest
 import safekeeper
 from safekeeper import MAX_VALUE_BYTES, Batch, CheckpointId, Corruption, Survives, Unavailable
 from safekeeper.backends.redis import server as redis_server
+from safekeeper.backends.redis import transaction
 from safekeeper.dev.redis import RedisServer
 
 A, B = CheckpointId("g", b"a"), CheckpointId("g", b"b")
 LARGE = b"large" * 200_000  # two chunks
+CREATED = "03 c6d157e63065de24 30313233343536373839616263646566 76616c7565"
+CREATED_HEAD = "04 3bdf3f8296c12800 30313233343536373839616263646566 303132333435363738396162636465660200"
+TOKEN, OTHER_TOKEN = b"0123456789abcdef", b"another token..."
 ON_DISK = Survives.PROCESS | Survives.OS | Survives.POWER
 
 
@@ -186,6 +190,74 @@ class TestScan:
             proxy.cut()
             found |= dict(pair for page in pages for pair in page)
         assert found == values
+
+
+class TestCreate:
+    def test_created_values_of_the_first_layout_still_open(self, store, url, client):
+        client.hset(
+            full_name(url, "{97}:ids:g"),
+            b"a",
+            bytes.fromhex(CREATED),
+        )
+        assert store.read([A]) == [b"value"]
+        assert store.create(A, b"other", TOKEN)
+        client.hset(full_name(url, "{97}:ids:g"), b"b", bytes.fromhex(CREATED_HEAD))
+        client.set(full_name(url, "{97}:part:0123456789abcdef:0"), b"chunk 0, ")
+        client.set(full_name(url, "{97}:part:0123456789abcdef:1"), b"chunk 1")
+        assert store.read([B]) == [b"chunk 0, chunk 1"]
+        assert store.create(B, b"other", TOKEN)
+        assert not store.create(B, b"other", OTHER_TOKEN)
+
+    @pytest.mark.parametrize("value", (b"value", LARGE), ids=("small", "large"))
+    def test_every_flipped_byte_and_every_truncation_is_corruption(self, store, url, client, value):
+        store.create(A, value, TOKEN)
+        whole = client.hget(full_name(url, "{97}:ids:g"), b"a")
+        damaged = [whole[:i] + bytes([whole[i] ^ 16]) + whole[i + 1 :] for i in range(len(whole))]
+        damaged += [whole[:i] for i in range(len(whole))] + [whole + b"\0"]
+        for data in damaged:
+            client.hset(full_name(url, "{97}:ids:g"), b"a", data)
+            with pytest.raises(Corruption, match=r"g/a in the hash .*:\{97\}:ids:g: "):
+                store.read([A])
+
+    def test_the_chunks_of_one_that_came_second_expire(self, store, url, client, names):
+        assert store.create(A, LARGE, TOKEN)
+        assert not store.create(A, LARGE[::-1], OTHER_TOKEN)
+        chunks = [client.ttl(full_name(url, chunk)) for chunk in names() if ":part:" in chunk]
+        assert sorted(left >= 0 for left in chunks) == [False, False, True, True]
+        delete(store, A)
+        assert [client.ttl(full_name(url, chunk)) >= 0 for chunk in names()] == [True, True]
+
+    def test_chunks_that_go_before_their_head_comes_are_not_created(self, store, monkeypatch):
+        bring = transaction.Creation.bringing_chunks
+        monkeypatch.setattr(transaction.Creation, "bringing_chunks", lambda change: bring(change)[:1])
+        with pytest.raises(Unavailable, match="LOST chunks of the value"):
+            store.create(A, LARGE, TOKEN)
+        assert store.read([A]) == [None]
+        monkeypatch.undo()
+        assert store.create(A, LARGE, TOKEN)
+        assert store.read([A]) == [LARGE]
+
+    def test_an_answer_that_is_lost_is_asked_for_again(self, store, redis_always, proxy_to):
+        proxy = proxy_to(redis_always)
+        url = f"{proxy.url}?prefix={store._options.prefix}&timeout=3"
+        with safekeeper.open(url) as behind:
+            behind.create(B, b"", TOKEN)  # now it has a lease
+            proxy.cut_at_the_next_answer()
+            with pytest.raises(Unavailable):
+                behind.create(A, b"value", TOKEN)
+        assert store.read([A]) == [b"value"], "the request was to arrive, and its answer was not"
+        assert not store.create(A, b"theirs", OTHER_TOKEN)
+        assert store.create(A, b"value", TOKEN)
+        assert store.read([A]) == [b"value"]
+
+    def test_a_connection_that_breaks_before_the_answer_comes_is_no_error(self, store, redis_always, proxy_to):
+        """The handle asks again by itself, and finds what it has made."""
+        proxy = proxy_to(redis_always)
+        with safekeeper.open(f"{proxy.url}?prefix={store._options.prefix}&timeout=60") as behind:
+            behind.create(B, b"", TOKEN)
+            proxy.lose_the_next_answer()
+            assert behind.create(A, b"value", TOKEN)
+        assert store.read([A]) == [b"value"]
 
 
 class TestSurvives:

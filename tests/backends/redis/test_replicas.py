@@ -79,6 +79,24 @@ def test_a_replica_that_does_not_confirm_is_unavailable(pair, fresh):
         store.write(Batch({A: b"3"}))
 
 
+@pytest.mark.parametrize("program", ("redis-server", "valkey-server"))
+def test_a_create_waits_for_the_replicas_also_if_only_its_answer_was_lost(tmp_path, fresh, program):
+    with master_and_replica(tmp_path, program) as (master, replica):
+        url, token = fresh(master), b"0123456789abcdef"
+        with (
+            safekeeper.open(url) as careless,
+            safekeeper.open(f"{url}&replicas=1&timeout=2") as store,
+            safekeeper.open(url.replace(str(master.port), str(replica.port))) as copy,
+        ):
+            store.write(Batch({CheckpointId("g", b"other"): b""}))  # from here on it has a lease
+            with stopped(replica):
+                assert careless.create(A, b"value", token)
+                with pytest.raises(Unavailable, match="not enough replicas"):
+                    store.create(A, b"value", token)
+            assert store.create(A, b"value", token)
+            assert copy.read([A]) == [b"value"]
+
+
 @pytest.mark.crash
 def test_what_was_acknowledged_is_on_the_replica_when_the_master_is_lost_for_good(tmp_path, fresh):
     with master_and_replica(tmp_path) as (master, replica):
