@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
 from safekeeper.backends.hbase.layout import (
@@ -32,8 +33,9 @@ from safekeeper.backends.hbase.sweeper import Sweeper
 from safekeeper.backends.hbase.table import RowChange, Table, delete, put
 from safekeeper.backends.shared.checksums import check, damaged
 from safekeeper.backends.shared.errors import Misconfigured
+from safekeeper.backends.shared.pages import pages
 from safekeeper.backends.shared.server_clock import Clock
-from safekeeper.errors import BadUrl, Unavailable
+from safekeeper.errors import BadUrl, Corruption, Unavailable
 from safekeeper.url import Url
 
 _WINDOW_BYTES = 1536 * 1024
@@ -214,6 +216,42 @@ class HBaseBackend(Backend):
             chunks += [cells[row].value for row in some]
         return check(large.group, key, large.head.checksum, b"".join(chunks))
 
+    def scan(self, group: str) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        """The rows of the group's ids in order; large values follow the page that has their heads."""
+        self.check_open()
+        where = locate(group)
+        start, more = where.ids, True
+        while more:
+            rows, more = self._table.page(start, where.chunks, [CHECKPOINT, KEY])
+            if rows:
+                start = rows[-1].row + b"\0"
+            page: list[tuple[bytes, bytes]] = []
+            larges: dict[bytes, _LargeRow] = {}
+            for row in rows:
+                cell = row.columns.get(CHECKPOINT)
+                if cell is None:
+                    continue
+                key = where.key(row.row)
+                if key is None:
+                    key = _long_key(row)
+                value = decode(where, key, cell.value)
+                if isinstance(value, bytes):
+                    page.append((key, value))
+                else:
+                    larges[key] = _LargeRow(where, value, cell.timestamp)
+            for one in pages(itertools.chain(page, self._read_large(larges))):
+                yield one
+                self.check_open()
+
+    def _read_large(self, larges: Mapping[bytes, _LargeRow]) -> Iterator[tuple[bytes, bytes]]:
+        """The large values that were seen under some keys, or what has replaced them, if anything has."""
+        for key, large in larges.items():
+            value = self._join(key, large)
+            if value is None:
+                (value,) = self.read([CheckpointId(large.group.name, key)])
+            if value is not None:
+                yield key, value
+
     def keys(self, group: str) -> Iterator[bytes]:
         self.check_open()
         where = locate(group)
@@ -258,6 +296,14 @@ class HBaseBackend(Backend):
         if self._open and self._owner == os.getpid():
             self._table.close()
         super().close()
+
+
+def _long_key(row: Any) -> bytes:
+    """The key of a row that has only the hash of it in its name."""
+    if KEY not in row.columns:
+        raise Corruption(f"row {row.row[:80]!r}: its key is gone")
+    key: bytes = row.columns[KEY].value
+    return key
 
 
 def _cells(key: bytes, checkpoint: bytes) -> dict[bytes, bytes]:

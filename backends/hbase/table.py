@@ -27,6 +27,9 @@ from safekeeper.errors import Unavailable
 _READ_BYTES = 8 * 1024 * 1024
 """How much an answer should have at most."""
 _FIRST_READ, _MOST_READ = 32, 1000
+_PAGE_ROWS = 4096
+_FIRST_STEP, _MOST_STEP = 32, 512
+"""How many rows of a page the server sends at once. The next ones may be larger: this is the bound."""
 _KEYS_ONLY = b"FirstKeyOnlyFilter() AND KeyOnlyFilter()"
 
 
@@ -136,6 +139,28 @@ class Table:
 
         rows = self._connections.run(ask) if self.exists() else []
         return [(row.row, Cell(cell.value, cell.timestamp)) for row in rows for cell in row.columns.values()]
+
+    def page(self, start: bytes, stop: bytes, columns: Sequence[bytes]) -> tuple[list[Any], bool]:
+        """Rows from *start* on, before *stop*, with some *columns*, as the driver gives them; whether there are more.
+
+        As many as a scanner that is open during this call gives in a moment.
+        """
+        what = Scan(startRow=start, stopRow=stop, caching=_MOST_STEP, columns=columns)
+
+        def ask(client: Any) -> tuple[list[Any], bool]:
+            scanner = client.scannerOpenWithScan(self._name, what, {})
+            rows: list[Any] = []
+            size, step, more = 0, _FIRST_STEP, True
+            while more and size < _READ_BYTES and len(rows) < _PAGE_ROWS:
+                got = client.scannerGetList(scanner, step)
+                rows += got
+                size += sum(len(cell.value) for row in got for cell in row.columns.values())
+                more = len(got) == step
+                step = max(1, min(_MOST_STEP, 4 * step, _READ_BYTES * len(rows) // (size + 1)))
+            client.scannerClose(scanner)
+            return rows, more
+
+        return self._connections.run(ask) if self.exists() else ([], False)
 
     def pages(self, start: bytes, stop: bytes, count: int) -> Iterator[list[bytes]]:
         """All rows from *start* on, before *stop*, a page at a time."""

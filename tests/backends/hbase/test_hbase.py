@@ -138,6 +138,37 @@ class TestCalls:
         assert calls == {"scannerOpenWithScan": 1, "scannerGetList": 1, "scannerClose": 1}
 
 
+class TestScan:
+    def test_a_group_is_scanned_in_few_calls(self, store, count):
+        ids = {b"%d" % n: b"%d" % n for n in range(2500)} | {b"k" * 2000: b"long key"}
+        store.write(Batch({CheckpointId("g", key): value for key, value in ids.items()}))
+        found = {}
+        calls = count(lambda: found.update(pair for page in store.scan("g") for pair in page))
+        assert found == ids
+        assert calls["scannerOpenWithScan"] == calls["scannerClose"] == 1
+        assert set(calls) == {"scannerOpenWithScan", "scannerGetList", "scannerClose"}
+        assert calls["scannerGetList"] <= 9
+
+    def test_nothing_stays_open_on_the_server_between_two_pages(self, store, count):
+        store.write(Batch({CheckpointId("g", b"%d" % n): bytes(1_000_000) for n in range(30)}))
+        pages = store.scan("g")
+        for _ in range(2):
+            calls = count(lambda: next(pages))
+            assert calls["scannerOpenWithScan"] == calls["scannerClose"]
+
+    def test_large_values_come_beside_small_ones(self, store):
+        values = {b"%d" % n: b"%d" % n * (300_000 if n % 10 == 0 else 1) for n in range(10, 50)}
+        store.write(Batch({CheckpointId("g", key): value for key, value in values.items()}))
+        assert dict(pair for page in store.scan("g") for pair in page) == values
+
+    def test_a_changed_cell_is_corruption(self, store, table):
+        store.write(Batch({CheckpointId("g", b"a"): b"value", CheckpointId("g", b"b"): b"value"}))
+        cell, timestamp = table.row(locate("g").row(b"a"), include_timestamp=True)[b"data:checkpoint"]
+        table.put(locate("g").row(b"a"), {b"data:checkpoint": cell[:-1] + b"?"}, timestamp=timestamp + 1)
+        with pytest.raises(Corruption, match="g/a in row"):
+            list(store.scan("g"))
+
+
 class TestConnections:
     def test_a_connection_that_was_dropped_while_idle_is_replaced_before_it_is_used(self, store, hbase_behind):
         store.write(Batch({A: b"1"}))
