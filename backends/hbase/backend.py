@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,10 +17,13 @@ from safekeeper.backends.hbase.layout import (
     CHECKPOINT,
     CHUNK,
     CHUNK_BYTES,
+    CREATED,
     FIRST_GROUP,
+    GATE,
     HEAD,
     KEY,
     LONG_KEY_BYTES,
+    VALUES,
     HBaseGroup,
     HBaseLargeValue,
     decode,
@@ -27,10 +32,11 @@ from safekeeper.backends.hbase.layout import (
     head_in,
     locate,
     split,
+    token_of,
 )
 from safekeeper.backends.hbase.options import HBaseOptions, TableAddress, parse
 from safekeeper.backends.hbase.sweeper import Sweeper
-from safekeeper.backends.hbase.table import RowChange, Table, delete, put
+from safekeeper.backends.hbase.table import RowChange, Table, delete, first_of, put
 from safekeeper.backends.shared.checksums import check, damaged
 from safekeeper.backends.shared.errors import Misconfigured
 from safekeeper.backends.shared.pages import pages
@@ -47,6 +53,9 @@ _GROUP_ROWS_TOGETHER = 100
 _CHUNKS_TOGETHER = 8
 _REMEMBERED = 10_000
 """How many large values a handle knows of, to remove their chunks when it replaces them."""
+
+_ATTEMPTS = 100
+_PAUSES = random.Random()  # noqa: S311 - how long to wait is no secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,9 @@ class HBaseBackend(Backend):
             if window and (nbytes + size > _WINDOW_BYTES or len(window) == _WINDOW_ROWS):
                 self._change(window)
                 window, nbytes = {}, 0
-            window[row] = delete(row) if value is None else put(row, _cells(id.key, encode(group, id.key, value)))
+            window[row] = (
+                delete(row) if value is None else put(row, _cells(id.key, CHECKPOINT, encode(group, id.key, value)))
+            )
             nbytes += size
         if window:
             self._change(window)
@@ -123,20 +134,75 @@ class HBaseBackend(Backend):
 
     def _write_large(self, group: HBaseGroup, row: bytes, key: bytes, value: bytes) -> None:
         """Write a value in chunks, then its head: until that is there, nobody sees the chunks."""
-        started = time.monotonic()
         if row not in self._large:
             self._look_at([row], group)
-        head, chunks = split(group, key, value)
+        head = self._write_chunks(group, row, key, value)
+        timestamp = self._change({row: put(row, _cells(key, CHECKPOINT, head.encode()))})
+        self._remember(row, _LargeRow(group, head, timestamp))
+        with suppress(Unavailable):
+            self._sweeper.sweep_some(group)
+
+    def _write_chunks(
+        self, group: HBaseGroup, row: bytes, key: bytes, value: bytes, token: bytes = b""
+    ) -> HBaseLargeValue:
+        """Write the chunks of a value; the head that is to follow."""
+        started = time.monotonic()
+        head, chunks = split(group, key, value, token)
         for chunk_row, chunk in zip(head.rows(group), chunks, strict=True):
             self._table.write([put(chunk_row, {CHUNK: chunk, HEAD: row})], self._clock.next())
         if time.monotonic() - started > self._options.orphans_after / 2:
             raise Unavailable(
                 f"{CheckpointId(group.name, key)}: writing its chunks took too long: raise orphans-after="
             )
-        timestamp = self._change({row: put(row, _cells(key, head.encode()))})
-        self._remember(row, _LargeRow(group, head, timestamp))
-        with suppress(Unavailable):
-            self._sweeper.sweep_some(group)
+        return head
+
+    def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
+        """Whoever is the last to set the gate of a row may put what it creates there, if the row has no value then.
+
+        The server can compare one column and put one column in one step, and gives the time itself. So the column that
+        is compared is the gate. Once it is set, nobody who set it before can create any more, and whoever did shows
+        when the row is read. A delete takes the gate away. Only writes may come in between: theirs is another column,
+        which counts before this one. The cell gets the gate's time, which is one of the times that writes carry.
+
+        So a value that was written is never hidden by one that was created. The price: a write of an absent id that
+        raised `Unavailable`, and that no later write or delete has overtaken, may still come after a create.
+        """
+        self.check_open()
+        group = locate(id.group)
+        row = group.row(id.key)
+        for attempt in range(_ATTEMPTS):
+            mine = self._is_mine(group, row, id.key, token)
+            if mine is not None:
+                return mine
+            head: HBaseLargeValue | None = None
+            if len(value) > CHUNK_BYTES:
+                head = self._write_chunks(group, row, id.key, value, token)
+            cell = head.encode() if head else encode(group, id.key, value, token)
+            timestamp = self._put_through_gate(row, id.key, cell)
+            if timestamp and head:
+                self._remember(row, _LargeRow(group, head, timestamp))
+            if timestamp:
+                return True
+            if head:
+                with suppress(Unavailable):  # else they are swept later
+                    self._table.write([delete(chunk) for chunk in head.rows(group)], self._clock.next())
+            time.sleep(_PAUSES.uniform(0, min(0.001 * 2**attempt, 0.1)))  # not all again at the same moment
+        raise Unavailable(f"{id}: too many others try to create it at the same time: try again")
+
+    def _put_through_gate(self, row: bytes, key: bytes, cell: bytes) -> int:
+        """Create the value of *row*, if it has none and nobody else sets the gate; its timestamp, or 0."""
+        gate = secrets.token_bytes(16)
+        timestamp = self._clock.next()
+        self._table.write([put(row, _cells(key, GATE, gate))], timestamp)
+        self._clock.settle(timestamp)  # so that a write that begins after this has a later time
+        if self._table.read([row], *VALUES) or not self._table.check_and_put(row, (GATE, gate), (CREATED, cell)):
+            return 0
+        return timestamp
+
+    def _is_mine(self, group: HBaseGroup, row: bytes, key: bytes, token: bytes) -> bool | None:
+        """Whether the value in *row* was created with *token*; None if there is no value."""
+        cell = self._table.read([row], *VALUES).get(row)
+        return None if cell is None else token_of(group, key, cell.value) == token
 
     def _look_for_chunks(self, deleted: Sequence[CheckpointId]) -> None:
         """Find out which of the ids that are about to be deleted have chunks, so that those go with them.
@@ -158,7 +224,7 @@ class HBaseBackend(Backend):
 
     def _look_at(self, rows: Sequence[bytes], group: HBaseGroup) -> None:
         """Remember which of *rows* have the head of a large value; whether anything in them is damaged is no matter."""
-        for row, cell in self._table.read(rows, CHECKPOINT).items():
+        for row, cell in self._table.read(rows, *VALUES).items():
             if head := head_in(cell.value):
                 self._remember(row, _LargeRow(group, head, cell.timestamp))
 
@@ -189,7 +255,7 @@ class HBaseBackend(Backend):
     ) -> dict[CheckpointId, _LargeRow]:
         """Put the values of *ids* into *values*, but for the large ones: those are returned, not read yet."""
         rows = {id: locate(id.group).row(id.key) for id in ids}
-        cells = self._table.read(list(rows.values()), CHECKPOINT)
+        cells = self._table.read(list(rows.values()), *VALUES)
         larges = {}
         for id, row in rows.items():
             group, cell = locate(id.group), cells.get(row)
@@ -214,7 +280,7 @@ class HBaseBackend(Backend):
             if len(cells) < len(some):
                 return None
             chunks += [cells[row].value for row in some]
-        return check(large.group, key, large.head.checksum, b"".join(chunks))
+        return check(large.group, key, large.head.checksum, b"".join(chunks), large.head.token)
 
     def scan(self, group: str) -> Iterator[Sequence[tuple[bytes, bytes]]]:
         """The rows of the group's ids in order; large values follow the page that has their heads."""
@@ -222,15 +288,15 @@ class HBaseBackend(Backend):
         where = locate(group)
         start, more = where.ids, True
         while more:
-            rows, more = self._table.page(start, where.chunks, [CHECKPOINT, KEY])
+            rows, more = self._table.page(start, where.chunks, [*VALUES, KEY])
             if rows:
                 start = rows[-1].row + b"\0"
             page: list[tuple[bytes, bytes]] = []
             larges: dict[bytes, _LargeRow] = {}
             for row in rows:
-                cell = row.columns.get(CHECKPOINT)
+                cell = first_of(row, VALUES)
                 if cell is None:
-                    continue
+                    continue  # nobody has got to the end of creating it
                 key = where.key(row.row)
                 if key is None:
                     key = _long_key(row)
@@ -256,7 +322,7 @@ class HBaseBackend(Backend):
         self.check_open()
         where = locate(group)
         for page in self._table.pages(where.ids, where.chunks, _KEYS_TOGETHER):
-            keys = {row: where.key(row) for row in page}
+            keys = {row: where.key(row) for row, cell in page if cell.column in VALUES}
             long = self._table.read([row for row, key in keys.items() if key is None], KEY)
             for row, key in keys.items():
                 if key is None:
@@ -273,8 +339,11 @@ class HBaseBackend(Backend):
         while more:
             page = self._table.scan(start, b"", _GROUP_ROWS_TOGETHER)
             found: list[str] = []
-            for row, _ in page:
+            for row, cell in page:
                 group, is_id = group_of(row)
+                if is_id and cell.column not in VALUES and group.name not in found[-1:]:
+                    start = row + b"\0"
+                    continue
                 start = group.end  # its ids come first, so whether it has one is known now
                 if is_id and group.name not in found[-1:]:
                     found.append(group.name)
@@ -306,6 +375,6 @@ def _long_key(row: Any) -> bytes:
     return key
 
 
-def _cells(key: bytes, checkpoint: bytes) -> dict[bytes, bytes]:
+def _cells(key: bytes, column: bytes, cell: bytes) -> dict[bytes, bytes]:
     """The columns of an id's row."""
-    return {CHECKPOINT: checkpoint} if len(key) <= LONG_KEY_BYTES else {CHECKPOINT: checkpoint, KEY: key}
+    return {column: cell} if len(key) <= LONG_KEY_BYTES else {column: cell, KEY: key}

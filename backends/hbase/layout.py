@@ -4,6 +4,8 @@
     hash u16 | group | 00 | k | key         data:checkpoint   the value, or the head of a value over 1 MiB
     hash u16 | group | 00 | h | sha256      data:checkpoint   the same for a key over 1 KiB
                                             data:key          that key
+    either of these                         data:created      what was created; it counts while there is no checkpoint
+                                            data:gate         the last one that tried to create it: 16 random bytes
     hash u16 | group | 01 | write id | n    data:part         chunk n (u16) of the value that was written under that id
                                             data:head         the row that its head belongs to
     00 00 00 | slot                         data:token        where handles read the server's clock
@@ -21,15 +23,21 @@ import struct
 from dataclasses import dataclass
 from functools import lru_cache
 
+from safekeeper.backend import TOKEN_BYTES
 from safekeeper.backends.shared.checksums import check, checksum, damaged, seed_of
 from safekeeper.errors import Corruption
 
 FAMILY = b"data"
 CHECKPOINT = b"data:checkpoint"
+CREATED = b"data:created"
+GATE = b"data:gate"
 KEY = b"data:key"
 CHUNK = b"data:part"
 HEAD = b"data:head"
 TOKEN = b"data:token"
+
+VALUES = (CHECKPOINT, CREATED)
+"""The columns that have the value of an id. The first one that is there counts; a row with neither has none."""
 
 CHUNK_BYTES = 1024 * 1024
 """The largest cell. HBase takes 10 MB, but its Thrift server no frames over 2 MB by default."""
@@ -46,11 +54,14 @@ _SEPARATOR = re.compile(rb"[\0\1]")
 
 # cell:    mark u8 | xxh3 u64 | mark 1: the bytes themselves
 #                             | mark 2: write id, 16 bytes | number of chunks u16
-#          the checksum covers the whole value and is seeded with the id, so that a value in another id's row does
-#          not pass
+#          what was created:  | mark 3: token, 16 bytes | the bytes themselves
+#                             | mark 4: token, 16 bytes | write id | number of chunks u16
+#          the checksum covers the whole value and is seeded with the id and the token, so that a value in another id's
+#          row does not pass
 _CELL = struct.Struct(">BQ")
 _IN_CHUNKS_CELL = struct.Struct(">16sH")
-_WHOLE, _IN_CHUNKS = 1, 2
+_WHOLE, _IN_CHUNKS, _CREATED_WHOLE, _CREATED_IN_CHUNKS = 1, 2, 3, 4
+_AFTER_TOKEN = _CELL.size + TOKEN_BYTES
 _U16 = struct.Struct(">H")
 
 
@@ -107,6 +118,8 @@ class HBaseLargeValue:
     checksum: int
     write_id: bytes
     chunks: int
+    token: bytes = b""
+    """What it was created with."""
 
     def rows(self, group: HBaseGroup) -> list[bytes]:
         """The rows of the chunks, in order."""
@@ -114,7 +127,8 @@ class HBaseLargeValue:
 
     def encode(self) -> bytes:
         """The head as a cell."""
-        return _CELL.pack(_IN_CHUNKS, self.checksum) + _IN_CHUNKS_CELL.pack(self.write_id, self.chunks)
+        mark = _CREATED_IN_CHUNKS if self.token else _IN_CHUNKS
+        return _CELL.pack(mark, self.checksum) + self.token + _IN_CHUNKS_CELL.pack(self.write_id, self.chunks)
 
 
 def write_id_of(group: HBaseGroup, row: bytes) -> bytes:
@@ -122,15 +136,17 @@ def write_id_of(group: HBaseGroup, row: bytes) -> bytes:
     return row[len(group.chunks) : -_U16.size]
 
 
-def encode(group: HBaseGroup, key: bytes, value: bytes) -> bytes:
-    """A value as a cell."""
-    return _CELL.pack(_WHOLE, checksum(group, key, value)) + value
+def encode(group: HBaseGroup, key: bytes, value: bytes, token: bytes = b"") -> bytes:
+    """A value as a cell; with a *token* if it is created."""
+    mark = _CREATED_WHOLE if token else _WHOLE
+    return _CELL.pack(mark, checksum(group, key, value, token)) + token + value
 
 
-def split(group: HBaseGroup, key: bytes, value: bytes) -> tuple[HBaseLargeValue, list[bytes]]:
+def split(group: HBaseGroup, key: bytes, value: bytes, token: bytes = b"") -> tuple[HBaseLargeValue, list[bytes]]:
     """A large value as its head and its chunks, under a fresh write id."""
     chunks = [value[start : start + CHUNK_BYTES] for start in range(0, len(value), CHUNK_BYTES)]
-    return HBaseLargeValue(checksum(group, key, value), secrets.token_bytes(16), len(chunks)), chunks
+    head = HBaseLargeValue(checksum(group, key, value, token), secrets.token_bytes(16), len(chunks), token)
+    return head, chunks
 
 
 def decode(group: HBaseGroup, key: bytes, cell: bytes) -> bytes | HBaseLargeValue:
@@ -139,14 +155,26 @@ def decode(group: HBaseGroup, key: bytes, cell: bytes) -> bytes | HBaseLargeValu
         mark, expected = _CELL.unpack_from(cell)
         if mark == _WHOLE:
             return check(group, key, expected, cell[_CELL.size :])
+        if mark == _CREATED_WHOLE and len(cell) >= _AFTER_TOKEN:
+            return check(group, key, expected, cell[_AFTER_TOKEN:], cell[_CELL.size : _AFTER_TOKEN])
         if head := head_in(cell):
             return head
-    raise damaged(group, key, "holds no value of version 1")
+    raise damaged(group, key, "holds no value of a known version")
 
 
 def head_in(cell: bytes) -> HBaseLargeValue | None:
     """The head of a large value that *cell* holds; None if it holds something else, damaged or not."""
-    if len(cell) != _CELL.size + _IN_CHUNKS_CELL.size:
+    if len(cell) < _CELL.size:
         return None
     mark, expected = _CELL.unpack_from(cell)
-    return HBaseLargeValue(expected, *_IN_CHUNKS_CELL.unpack_from(cell, _CELL.size)) if mark == _IN_CHUNKS else None
+    start = {_IN_CHUNKS: _CELL.size, _CREATED_IN_CHUNKS: _AFTER_TOKEN}.get(mark, len(cell))
+    if len(cell) != start + _IN_CHUNKS_CELL.size:
+        return None
+    write_id, chunks = _IN_CHUNKS_CELL.unpack_from(cell, start)
+    return HBaseLargeValue(expected, write_id, chunks, cell[_CELL.size : start])
+
+
+def token_of(group: HBaseGroup, key: bytes, cell: bytes) -> bytes | None:
+    """The token with which the value in *cell* was created; None if it was written."""
+    decode(group, key, cell)
+    return cell[_CELL.size : _AFTER_TOKEN] if cell[0] in (_CREATED_WHOLE, _CREATED_IN_CHUNKS) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from safekeeper.backends.hbase.layout import CHECKPOINT, HEAD, HBaseGroup, head_in, write_id_of
+from safekeeper.backends.hbase.layout import HEAD, VALUES, HBaseGroup, head_in, write_id_of
 from safekeeper.backends.hbase.table import Table, delete
 from safekeeper.backends.shared.server_clock import Clock
 
@@ -27,7 +27,7 @@ class Sweeper:
         self._reached[group.name] = page[-1][0] + b"\0" if len(page) == _PAGE else group.chunks
         now = self._clock.next()
         old = {row: cell.value for row, cell in page if cell.timestamp < now - self._after}
-        cells = self._table.read(list(set(old.values())), CHECKPOINT)
+        cells = self._table.read(list(set(old.values())), *VALUES)
         heads = {row: head for row, cell in cells.items() if (head := head_in(cell.value))}
         orphans = [
             delete(row)

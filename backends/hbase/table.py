@@ -43,6 +43,7 @@ class Cell:
 
     value: bytes
     timestamp: int
+    column: bytes
 
 
 def put(row: bytes, cells: Mapping[bytes, bytes]) -> RowChange:
@@ -99,26 +100,36 @@ class Table:
             self._connections.run(lambda client: client.mutateRowsTs(self._name, rows, timestamp, {}))
         self.got_on = time.monotonic()
 
-    def read(self, rows: Sequence[bytes], column: bytes) -> dict[bytes, Cell]:
-        """One column of *rows*, of those that have it."""
+    def check_and_put(self, row: bytes, gate: tuple[bytes, bytes], cell: tuple[bytes, bytes]) -> bool:
+        """Set a column of *row* if another one, its gate, has a certain value; whether it had.
+
+        The cell gets the timestamp of the gate: a server never gives less than the cell has that it has looked at.
+        """
+        change = Mutation(column=cell[0], value=cell[1])
+        done: bool = self._connections.run(lambda client: client.checkAndPut(self._name, row, *gate, change, {}))
+        self.got_on = time.monotonic()
+        return done
+
+    def read(self, rows: Sequence[bytes], *columns: bytes) -> dict[bytes, Cell]:
+        """One column of *rows*, of those that have it; of several *columns* the first that a row has."""
         found: dict[bytes, Cell] = {}
         if not self.exists():
             return found
         start, count = 0, _FIRST_READ
         while start < len(rows):
-            answer = self._ask_rows(rows[start : start + count], column)
+            answer = self._ask_rows(rows[start : start + count], columns)
             found |= answer
             start += count
             average = sum(len(cell.value) for cell in answer.values()) // count + 1
             count = max(1, min(_MOST_READ, 4 * count, _READ_BYTES // average))
         return found
 
-    def _ask_rows(self, rows: Sequence[bytes], column: bytes) -> dict[bytes, Cell]:
+    def _ask_rows(self, rows: Sequence[bytes], columns: Sequence[bytes]) -> dict[bytes, Cell]:
         if len(rows) == 1:  # as in `write`
-            results = self._connections.run(lambda client: client.getRowWithColumns(self._name, rows[0], [column], {}))
+            results = self._connections.run(lambda client: client.getRowWithColumns(self._name, rows[0], columns, {}))
         else:
-            results = self._connections.run(lambda client: client.getRowsWithColumns(self._name, rows, [column], {}))
-        return {row.row: Cell(cell.value, cell.timestamp) for row in results for cell in row.columns.values()}
+            results = self._connections.run(lambda client: client.getRowsWithColumns(self._name, rows, columns, {}))
+        return {row.row: cell for row in results if (cell := first_of(row, columns))}
 
     def scan(self, start: bytes, stop: bytes, count: int, column: bytes | None = None) -> list[tuple[bytes, Cell]]:
         """The first *count* rows from *start* on, before *stop*, with one column, or with empty cells.
@@ -138,7 +149,7 @@ class Table:
             return rows
 
         rows = self._connections.run(ask) if self.exists() else []
-        return [(row.row, Cell(cell.value, cell.timestamp)) for row in rows for cell in row.columns.values()]
+        return [(row.row, _cell(name, cell)) for row in rows for name, cell in row.columns.items()]
 
     def page(self, start: bytes, stop: bytes, columns: Sequence[bytes]) -> tuple[list[Any], bool]:
         """Rows from *start* on, before *stop*, with some *columns*, as the driver gives them; whether there are more.
@@ -162,14 +173,14 @@ class Table:
 
         return self._connections.run(ask) if self.exists() else ([], False)
 
-    def pages(self, start: bytes, stop: bytes, count: int) -> Iterator[list[bytes]]:
-        """All rows from *start* on, before *stop*, a page at a time."""
+    def pages(self, start: bytes, stop: bytes, count: int) -> Iterator[list[tuple[bytes, Cell]]]:
+        """All rows from *start* on, before *stop*, a page at a time, with the first cell of each, empty."""
         while True:
-            page = [row for row, _ in self.scan(start, stop, count)]
+            page = self.scan(start, stop, count)
             yield page
             if len(page) < count:
                 return
-            start = page[-1] + b"\0"
+            start = page[-1][0] + b"\0"
 
     def _create_table(self) -> None:
         """Create the table, unless somebody else has done it meanwhile."""
@@ -191,7 +202,7 @@ class Table:
             self._create_table()
         row = b"\0\0\0" + secrets.token_bytes(1)
         token, sent, received = self._put_token(row)
-        cell = self._ask_rows([row], TOKEN).get(row)
+        cell = self._ask_rows([row], [TOKEN]).get(row)
         if cell is None or cell.value != token:
             return None
         return clock.Reading(sent, received, cell.timestamp * 1000)
@@ -215,3 +226,12 @@ class Table:
     def close(self) -> None:
         """Close the connections."""
         self._connections.close()
+
+
+def first_of(row: Any, columns: Sequence[bytes]) -> Cell | None:
+    """The first of *columns* that *row* has, as the driver gave it."""
+    return next((_cell(name, row.columns[name]) for name in columns if name in row.columns), None)
+
+
+def _cell(name: bytes, cell: Any) -> Cell:
+    return Cell(cell.value, cell.timestamp, name)

@@ -169,6 +169,80 @@ class TestScan:
             list(store.scan("g"))
 
 
+class TestCreate:
+    @pytest.fixture
+    def begun(self, store):
+        """Begins to create ids, and dies before the end."""
+
+        def begun(ids):
+            store._table.check_and_put = lambda *_: (_ for _ in ()).throw(Unavailable("died"))
+            for id in ids:
+                with pytest.raises(Unavailable, match="died"):
+                    store.create(id, b"value", b"0123456789abcdef")
+            del store._table.check_and_put
+
+        return begun
+
+    def test_what_is_only_begun_is_not_there(self, store, begun):
+        ids = [CheckpointId("g", b"%03d" % n) for n in range(120)] + [CheckpointId("g", b"k" * 2000)]
+        begun(ids)
+        assert list(store.keys("g")) == list(store.groups()) == list(store.scan("g")) == []
+        assert set(store.read(ids)) == {None}
+        last = CheckpointId("g", b"x")
+        store.write(Batch({last: b"value"}))
+        store.create(ids[-1], b"created", b"another token...")
+        assert sorted(store.keys("g")) == [ids[-1].key, b"x"]
+        assert list(store.groups()) == ["g"]
+        assert dict(pair for page in store.scan("g") for pair in page) == {b"x": b"value", ids[-1].key: b"created"}
+
+    def test_whoever_sets_the_gate_last_creates(self, store, hbase_url):
+        """Whoever set it before goes through it no more, however late its request comes."""
+        id = CheckpointId("g", b"a")
+        with safekeeper.open(hbase_url) as other:
+            real = store._table.check_and_put
+            other_created = []
+
+            def late(*arguments):
+                if not other_created:
+                    other_created.append(other.create(id, b"theirs", b"another token..."))
+                return real(*arguments)
+
+            store._table.check_and_put = late
+            assert not store.create(id, b"mine", b"0123456789abcdef")
+            assert other_created == [True]
+            assert store.read([id]) == [b"theirs"]
+
+    def test_a_write_in_between_counts(self, store, hbase_url):
+        id = CheckpointId("g", b"a")
+        with safekeeper.open(hbase_url) as other:
+            real = store._table.check_and_put
+            store._table.check_and_put = lambda *arguments: (other.write(Batch({id: b"written"})), real(*arguments))[1]
+            assert store.create(id, b"created", b"0123456789abcdef")
+            assert store.read([id]) == [b"written"]
+            assert dict(pair for page in store.scan("g") for pair in page) == {b"a": b"written"}
+            del store._table.check_and_put
+            assert not store.create(id, b"created", b"0123456789abcdef")
+
+    def test_a_delete_in_between_takes_the_gate_away(self, store, hbase_url):
+        id, times = CheckpointId("g", b"a"), []
+        with safekeeper.open(hbase_url) as other:
+            real = store._table.check_and_put
+
+            def after_delete(*arguments):
+                if not times:
+                    batch = Batch({id: b"written"})
+                    other.write(batch)
+                    batch.delete(id)
+                    other.write(batch)
+                times.append(real(*arguments))
+                return times[-1]
+
+            store._table.check_and_put = after_delete
+            assert store.create(id, b"created", b"0123456789abcdef")
+            assert times == [False, True]
+            assert store.read([id]) == [b"created"]
+
+
 class TestConnections:
     def test_a_connection_that_was_dropped_while_idle_is_replaced_before_it_is_used(self, store, hbase_behind):
         store.write(Batch({A: b"1"}))

@@ -40,8 +40,12 @@ def delete(store, id):
 
 @pytest.mark.parametrize("replaced_by", (NEW, b"small", None), ids=("large", "small", "nothing"))
 @pytest.mark.parametrize("who", ("the writer", "a reader", "a stranger"))
-def test_the_chunks_of_a_replaced_value_are_removed(store, hbase_url, rows, replaced_by, who):
-    store.write(Batch({A: OLD}))
+@pytest.mark.parametrize("created", (False, True), ids=("written", "created"))
+def test_the_chunks_of_a_replaced_value_are_removed(store, hbase_url, rows, replaced_by, who, created):
+    if created:
+        assert store.create(A, OLD, b"0123456789abcdef")
+    else:
+        store.write(Batch({A: OLD}))
     assert [len(some) for some in rows()] == [1, 2]
     with safekeeper.open(hbase_url) as other:
         replacing = store if who == "the writer" else other
@@ -113,6 +117,39 @@ FAULTS = {
     "cut before it is answered": lambda proxy: proxy.cut_at_the_next_answer(),
     "held up": lambda proxy: proxy.hold(),
 }
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("value", (b"small", NEW), ids=("small", "large"))
+def test_a_create_that_is_cut_between_any_two_calls_is_told_the_same_when_it_asks_again(
+    store, hbase_url, hbase_behind, fault, value
+):
+    number, mine, theirs = 1, b"my own token....", b"another token..."
+    while True:
+        proxy, url = hbase_behind(timeout=1)
+        with safekeeper.open(url) as behind:
+            behind.write(Batch({CheckpointId("other", b""): b""}))  # so that its clock is set
+            calls = Calls(behind, number, lambda proxy=proxy: fault(proxy))
+            told = None
+            try:
+                told = behind.create(A, value, mine)
+                assert told
+            except Unavailable:
+                assert store.read([A]) in ([None], [value])
+        other = store.create(A, b"theirs", theirs)
+        assert not (told and other)
+        if fault is FAULTS["held up"] and calls.made >= number:
+            proxy.release_and_wait()
+        assert store.create(A, value, mine) is not other
+        assert store.read([A]) == [b"theirs" if other else value]
+        delete(store, A)
+        assert list(store.keys("g")) == [] == [group for group in store.groups() if group == "g"]
+        if calls.made >= number:
+            number += 1
+        elif told:
+            break
+    assert number > 4, "reading, chunks, the gate, reading again, the value"
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)

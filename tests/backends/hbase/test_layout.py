@@ -14,12 +14,14 @@ from safekeeper.backends.hbase.layout import (
     head_in,
     locate,
     split,
+    token_of,
     write_id_of,
 )
 from safekeeper.backends.shared.checksums import check
 from safekeeper.testing import AWKWARD_GROUPS, AWKWARD_IDS
 
 GROUP = locate("g")
+TOKEN = b"0123456789abcdef"
 
 
 def test_every_id_has_a_row_of_its_own_that_hbase_takes():
@@ -75,18 +77,35 @@ def test_every_write_of_a_large_value_has_chunks_of_its_own():
         b"\1",
         encode(GROUP, b"k", b"value")[:-1],
         b"\3" + encode(GROUP, b"k", b"value")[1:],
+        b"\5" + encode(GROUP, b"k", b"value")[1:],
         HBaseLargeValue(0, b"", 1).encode()[:-1],
+        encode(GROUP, b"k", b"", TOKEN)[:-1],
+        b"\1" + encode(GROUP, b"k", b"value", TOKEN)[1:],
+        HBaseLargeValue(0, b"", 1, TOKEN).encode()[:-1],
+        b"\2" + HBaseLargeValue(0, b"", 1, TOKEN).encode()[1:],
     ),
-    ids=("empty", "cut in the checksum", "cut in the value", "of another version", "cut in the head"),
+    ids=(
+        "empty",
+        "cut in the checksum",
+        "cut in the value",
+        "written, not created",
+        "of another version",
+        "cut in the head",
+        "cut in the token",
+        "created, not written",
+        "cut in a head that was created",
+        "a head that was created, not written",
+    ),
 )
 def test_a_damaged_cell_is_never_taken_for_a_value(cell):
     with pytest.raises(Corruption, match=r"g/k in row .*: (the checksum does not match|holds no value)"):
         decode(GROUP, b"k", cell)
 
 
+@pytest.mark.parametrize("token", (b"", TOKEN), ids=("written", "created"))
 @pytest.mark.parametrize("bit", range(0, 8 * 14, 5))
-def test_any_flipped_bit_is_noticed(bit):
-    cell = bytearray(encode(GROUP, b"k", b"value"))
+def test_any_flipped_bit_is_noticed(bit, token):
+    cell = bytearray(encode(GROUP, b"k", b"value", token))
     cell[bit // 8] ^= 1 << bit % 8
     with pytest.raises(Corruption):
         decode(GROUP, b"k", bytes(cell))
@@ -96,6 +115,25 @@ def test_a_value_in_the_row_of_another_id_does_not_pass():
     for group, key in ((GROUP, b"other"), (locate("other"), b"k")):
         with pytest.raises(Corruption, match="the checksum does not match"):
             decode(group, key, encode(GROUP, b"k", b"value"))
+
+
+def test_the_bytes_of_a_cell_stay_as_they_are():
+    """Those that a store has must open for ever."""
+    cells = {
+        "01 e8a19615ebacc5ab 76616c7565": None,
+        "03 8d16d3ef02c6b603 3031323334353637383961626364656676616c7565": TOKEN,
+    }
+    for cell, token in cells.items():
+        assert decode(GROUP, b"k", bytes.fromhex(cell)) == b"value"
+        assert token_of(GROUP, b"k", bytes.fromhex(cell)) == token
+    heads = {
+        "02 0000000000000001 77726974652069642c207265616c6c790002": HBaseLargeValue(1, b"write id, really", 2),
+        "04 0000000000000001 3031323334353637383961626364656677726974652069642c207265616c6c790002": HBaseLargeValue(
+            1, b"write id, really", 2, TOKEN
+        ),
+    }
+    for cell, head in heads.items():
+        assert decode(GROUP, b"k", bytes.fromhex(cell)) == head == head_in(bytes.fromhex(cell))
 
 
 def test_a_row_of_somebody_else_is_reported():

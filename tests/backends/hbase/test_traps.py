@@ -1,4 +1,4 @@
-"""Nine ways in which the driver corrupts data, each shown on the driver itself, and none of them with us."""
+"""Ten ways in which the driver corrupts data, each shown on the driver itself, and none of them with us."""
 
 from contextlib import closing, suppress
 
@@ -205,6 +205,29 @@ class TestAPutBehindADelete:
                 (store, other)[turn % 2].write(batch)
                 (other, store)[turn % 2].write(Batch({A: b"%d" % turn}))
                 assert store.read([A]) == [b"%d" % turn]
+
+
+class TestACheckAndPutBehindADelete:
+    """The server gives it a time of its own, so a delete that carried a time hides it. It says that all went well."""
+
+    def test_driver(self, table):
+        table.delete(b"a", timestamp=2_000_000_000_000_000)
+        client = table.connection.client
+        change = Mutation(column=COLUMN, value=b"put afterwards")
+        assert client.checkAndPut(table.name, b"a", COLUMN, None, change, {})
+        assert value(table, b"a") is None
+
+    def test_ours(self, store):
+        for turn in range(10):
+            batch = Batch()
+            batch.delete(A)
+            store.write(batch)
+            assert store.create(A, b"%d" % turn, b"%016d" % turn)
+            assert store.read([A]) == [b"%d" % turn]
+            assert not store.create(A, b"other", b"another token...")
+            if turn % 2:
+                store.write(Batch({A: b"written"}))
+                assert store.read([A]) == [b"written"]
 
 
 class TestAnErrorThatCannotBePrinted:
