@@ -36,7 +36,7 @@ from safekeeper.backends.hbase.layout import (
 )
 from safekeeper.backends.hbase.options import HBaseOptions, TableAddress, parse
 from safekeeper.backends.hbase.sweeper import Sweeper
-from safekeeper.backends.hbase.table import RowChange, Table, delete, first_of, put
+from safekeeper.backends.hbase.table import RowChange, Table, delete, put
 from safekeeper.backends.shared.checksums import check, damaged
 from safekeeper.backends.shared.errors import Misconfigured
 from safekeeper.backends.shared.pages import pages
@@ -294,7 +294,7 @@ class HBaseBackend(Backend):
             page: list[tuple[bytes, bytes]] = []
             larges: dict[bytes, _LargeRow] = {}
             for row in rows:
-                cell = first_of(row, VALUES)
+                cell = row.columns.get(CHECKPOINT) or row.columns.get(CREATED)
                 if cell is None:
                     continue  # nobody has got to the end of creating it
                 key = where.key(row.row)

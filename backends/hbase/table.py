@@ -129,7 +129,7 @@ class Table:
             results = self._connections.run(lambda client: client.getRowWithColumns(self._name, rows[0], columns, {}))
         else:
             results = self._connections.run(lambda client: client.getRowsWithColumns(self._name, rows, columns, {}))
-        return {row.row: cell for row in results if (cell := first_of(row, columns))}
+        return {row.row: cell for row in results if (cell := _first_of(row, columns))}
 
     def scan(self, start: bytes, stop: bytes, count: int, column: bytes | None = None) -> list[tuple[bytes, Cell]]:
         """The first *count* rows from *start* on, before *stop*, with one column, or with empty cells.
@@ -228,7 +228,7 @@ class Table:
         self._connections.close()
 
 
-def first_of(row: Any, columns: Sequence[bytes]) -> Cell | None:
+def _first_of(row: Any, columns: Sequence[bytes]) -> Cell | None:
     """The first of *columns* that *row* has, as the driver gave it."""
     return next((_cell(name, row.columns[name]) for name in columns if name in row.columns), None)
 

@@ -28,7 +28,10 @@ class TestHBase(BackendContract):
         parsed = Url.parse(url)
         with closing(self.server.client()) as client:
             table = parsed.path[1:].encode()
-            return [table, *client.table(table).scan()] if table in client.tables() else []
+            if table not in client.tables():
+                return []
+            # Without values: of other tests there are more than the server can hold at a time.
+            return [table, *client.table(table).scan(filter=b"KeyOnlyFilter()", include_timestamp=True)]
 
     @pytest.fixture(autouse=True)
     def _server(self, hbase):
