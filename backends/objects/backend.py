@@ -6,8 +6,9 @@ import os
 import re
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from threading import Lock
 from typing import Self, TypeVar
@@ -16,8 +17,17 @@ from safekeeper.backend import Backend, Batch, CheckpointId, Compaction, Receipt
 from safekeeper.backends.objects.errors import errors_as_unavailable
 from safekeeper.backends.objects.options import open_store, place_of
 from safekeeper.backends.objects.store import OBJECT, TEMPORARY, LocalStore, ObjectStore
-from safekeeper.backends.shared.named_values import MAX_HEADER_BYTES, decode_id, decode_value, encode, escape, unescape
-from safekeeper.errors import Unavailable
+from safekeeper.backends.shared.named_values import (
+    MAX_HEADER_BYTES,
+    decode,
+    decode_id,
+    decode_value,
+    encode,
+    escape,
+    unescape,
+)
+from safekeeper.backends.shared.pages import pages
+from safekeeper.errors import Corruption, Unavailable
 from safekeeper.url import Url
 
 _GONE = ".gone"
@@ -43,6 +53,7 @@ class ObjectsBackend(Backend):
         self.scope = store.scope
         self._store = store
         self._place = place
+        self._parallel = parallel
         self._pool = ThreadPoolExecutor(parallel, "safekeeper-objects") if parallel > 1 else None
         self._lock = Lock()
         self._last_version = 0
@@ -131,6 +142,36 @@ class ObjectsBackend(Backend):
                     elif id := self._id(f"{folder}/{name}"):
                         yield id.key
 
+    def scan(self, group: str) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        """One listing of the group, then the objects that count, some at the same time."""
+        self.check_open()
+        with errors_as_unavailable(self._place):
+            for page in pages(self._pairs(escape(group.encode()))):
+                self.check_open()
+                yield page
+
+    def _pairs(self, group: str) -> Iterator[tuple[bytes, bytes]]:
+        listed = ((f"{group}/{name}", _valid(objects)) for name, objects in self._store.tree(group))
+        there = ((folder, names[-1]) for folder, names in listed if _is_there(names))
+        for found in self._each_in_turn(lambda one: self._newest_of(*one), there):
+            if found is not None:
+                yield found
+
+    def _newest_of(self, folder: str, name: str) -> tuple[bytes, bytes] | None:
+        """The key and the value of the id whose objects are in *folder*; *name* is the one that was the newest."""
+        path = f"{folder}/{name}"
+        found: tuple[str, bytes] | None
+        try:
+            found = f"{self._place}/{path}", self._store.get(path)
+        except FileNotFoundError:
+            found = self._newest(folder)
+        if found is None:
+            return None
+        id, value = decode(*found)
+        if _folder(id) != folder:
+            raise Corruption(f"{found[0]}: holds {id}, which belongs elsewhere: objects were renamed")
+        return id.key, value
+
     def groups(self) -> Iterator[str]:
         self.check_open()
         with errors_as_unavailable(self._place):
@@ -189,6 +230,23 @@ class ObjectsBackend(Backend):
         running = [self._pool.submit(work, item) for item in items]
         wait(running)
         return [one.result() for one in running]
+
+    def _each_in_turn(self, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """What *work* makes of each item, in their order; ahead of the caller are as many as the pool does at once."""
+        if self._pool is None:
+            yield from map(work, items)
+            return
+        running: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                running.append(self._pool.submit(work, item))
+                if len(running) >= self._parallel:
+                    yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
+        finally:
+            for one in running:
+                one.cancel()
 
 
 def _folder(id: CheckpointId) -> str:

@@ -214,6 +214,39 @@ def test_compact_removes_what_dead_writers_left_and_nothing_else(root, store):
     assert done.bytes_after < 1000 < done.bytes_before
 
 
+def test_a_scan_gives_what_counts_and_notices_what_does_not_belong(root, store):
+    values = {b"%d" % n: b"%d" % n for n in range(20)} | {b"long" * 100: b"long key"}
+    for key, value in values.items():
+        put(store, b"old", CheckpointId("g", key))
+        put(store, value, CheckpointId("g", key))
+    put(store, b"1", CheckpointId("g", b"deleted"))
+    delete(store, CheckpointId("g", b"deleted"))
+    (root / "g" / "3.ckpt" / "v0000000000000001-00000000").write_bytes(b"a writer that died left this")
+    assert dict(pair for page in store.scan("g") for pair in page) == values
+    (one,) = (root / "g" / "7.ckpt").iterdir()
+    (other,) = (root / "g" / "8.ckpt").iterdir()
+    other.write_bytes(one.read_bytes())
+    with pytest.raises(Corruption, match="holds g/7, which belongs elsewhere"):
+        list(store.scan("g"))
+
+
+def test_a_scan_lists_again_what_was_replaced_since(monkeypatch, store, url):
+    monkeypatch.setattr("safekeeper.backends.shared.pages._MOST_PAIRS", 5)
+    for n in range(30):
+        put(store, b"old", CheckpointId("g", b"%d" % n))
+    pages = store.scan("g")
+    found = dict(next(pages))
+    with safekeeper.open(url) as other:
+        for n in range(30):
+            id = CheckpointId("g", b"%d" % n)
+            if id.key not in found and n % 2:
+                put(other, b"new", id)
+            elif id.key not in found:
+                delete(other, id)
+    found |= dict(pair for page in pages for pair in page)
+    assert sorted(set(found.values())) == [b"new", b"old"]
+
+
 def test_keys_reads_heads_only_and_only_of_ids_that_do_not_fit_into_a_name(monkeypatch, store):
     long = CheckpointId("g" * 255, b"long" * 1000)
     store.write(Batch({A: bytes(10**6), long: bytes(10**6)}))
