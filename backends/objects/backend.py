@@ -9,14 +9,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from threading import Lock
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Compaction, Receipt
 from safekeeper.backends.objects.errors import errors_as_unavailable
 from safekeeper.backends.objects.options import open_store, place_of
 from safekeeper.backends.objects.store import OBJECT, TEMPORARY, LocalStore, ObjectStore
+from safekeeper.backends.shared.errors import Misconfigured
 from safekeeper.backends.shared.named_values import (
     MAX_HEADER_BYTES,
     decode,
@@ -24,6 +25,7 @@ from safekeeper.backends.shared.named_values import (
     decode_value,
     encode,
     escape,
+    token_of,
     unescape,
 )
 from safekeeper.backends.shared.pages import pages
@@ -31,8 +33,9 @@ from safekeeper.errors import Corruption, Unavailable
 from safekeeper.url import Url
 
 _GONE = ".gone"
+_NEW = ".new"
 _SUFFIX = ".ckpt"
-_NAME = re.compile(f"{OBJECT}([0-9a-f]{{16}})-[0-9a-f]{{8}}({re.escape(_GONE)})?")
+_NAME = re.compile(f"{OBJECT}([0-9a-f]{{16}})-[0-9a-f]{{8}}({re.escape(_NEW)}|{re.escape(_GONE)})?")
 
 _DOUBT = 600.0
 """Seconds after which a request that failed is not carried out any more."""
@@ -65,7 +68,8 @@ class ObjectsBackend(Backend):
     def from_url(cls, url: Url) -> Self:
         """Open `objects+file:///path`, `objects+memory://name`, `objects+s3://bucket/prefix` and so on."""
         store, options = open_store(url)
-        return cls(store, place_of(url), 1 if store.failed_is_over else options.parallel)
+        kind = cast("type[Self]", CreatingObjectsBackend) if store.creates else cls
+        return kind(store, place_of(url), 1 if store.failed_is_over else options.parallel)
 
     def write(self, batch: Batch) -> Receipt:
         self.check_open()
@@ -79,7 +83,7 @@ class ObjectsBackend(Backend):
         old = self._objects(folder)
         if value is not None:
             self._replace(folder, old, encode(id, value))
-        elif time.monotonic() < self._doubt_until:
+        elif time.monotonic() < self._doubt_until or (_is_there(old) and any(map(_is_mark, old))):
             self._replace(folder, old, [])
         else:
             for name in old:
@@ -90,20 +94,28 @@ class ObjectsBackend(Backend):
 
     def _replace(self, folder: str, old: list[str], pieces: list[bytes]) -> None:
         """Put an object that wins over all *old* ones, or without *pieces* a tombstone, and delete those."""
-        try:
+        with self._in_doubt_if_it_fails():
             self._store.put(f"{folder}/{self._new_name(old)}{'' if pieces else _GONE}", pieces)
+        for name in old:
+            if pieces and _is_mark(name):
+                continue
+            with suppress(Exception):  # it is written; what stays counts no more and goes with the next write
+                self._store.remove(f"{folder}/{name}")
+
+    @contextmanager
+    def _in_doubt_if_it_fails(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException:
             if not self._store.failed_is_over:
                 self._doubt_until = time.monotonic() + _DOUBT
             raise
-        for name in old:
-            with suppress(Exception):  # it is written; what stays counts no more and goes with the next write
-                self._store.remove(f"{folder}/{name}")
 
     def _new_name(self, old: list[str]) -> str:
         highest = _version(old[-1]) if old else 0
         with self._lock:
-            self._last_version = max(highest + 1, self._last_version + 1, time.time_ns())
+            # Two more: the one in between is for an object that is created over a tombstone, see `_name_to_create`.
+            self._last_version = max(highest + 2, self._last_version + 1, time.time_ns())
             return f"{OBJECT}{self._last_version:016x}-{secrets.token_hex(4)}"
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
@@ -199,9 +211,12 @@ class ObjectsBackend(Backend):
             for folder in self._store.folders():
                 for name, objects in self._store.tree(folder):
                     names = _valid(objects)
-                    if _is_there(names) or (names and _version(names[-1]) > old):
+                    young = bool(names) and _version(names[-1]) > old
+                    if _is_there(names) or young:
                         names.pop()
                     for object in names:
+                        if young and _is_mark(object):
+                            continue
                         self._store.remove(f"{folder}/{name}/{object}")
             for name in self._objects(TEMPORARY):
                 if _version(name) < old:
@@ -247,6 +262,60 @@ class ObjectsBackend(Backend):
         finally:
             for one in running:
                 one.cancel()
+
+
+class CreatingObjectsBackend(ObjectsBackend):
+    """The same where the store can put an object only if there is none of its name: a local folder, memory and S3."""
+
+    _checked = False
+
+    def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
+        """An object whose name follows from what is listed while the id is absent: who puts it first creates the id."""
+        self.check_open()
+        folder = _folder(id)
+        with errors_as_unavailable(self._place, not self._written and isinstance(self._store, LocalStore)):
+            self._check_store(folder)
+            for _ in range(_TRIES):
+                names = self._objects(folder)
+                if not _is_there(names):
+                    with self._in_doubt_if_it_fails():
+                        self._store.put_new(f"{folder}/{_name_to_create(names)}", encode(id, value, token))
+                    self._written = True
+                    self._got_on = time.monotonic()
+                    continue  # what counts now shows who was first
+                path = f"{folder}/{names[-1]}"
+                with suppress(FileNotFoundError):  # replaced since it was listed
+                    return names[-1].endswith(_NEW) and token == token_of(
+                        f"{self._place}/{path}", self._store.get(path)
+                    )
+        raise Unavailable(f"{self._place}/{folder} is changed faster than it can be created: try again")
+
+    def _check_store(self, folder: str) -> None:
+        """Raise if the store only says that it has conditions: many servers speak some of the protocol of S3."""
+        if self._checked or self._store.failed_is_over:
+            return
+        path = f"{folder}/probe-{secrets.token_hex(8)}"  # which is no name of an object
+        self._store.put_new(path, [b"1"])
+        refused = not self._store.put_new(path, [b"2"])
+        self._store.remove(path)
+        if not refused:
+            raise Misconfigured(f"{self._place}: takes no notice of If-None-Match: nothing can be created there")
+        self._checked = True
+
+
+def _name_to_create(names: list[str]) -> str:
+    """The name for what is created while *names* are those of an absent id, the same for all who do it.
+
+    It is above the tombstone, and below all that is written, now or later.
+    """
+    if not names:
+        return f"{OBJECT}{0:016x}-{0:08x}{_NEW}"
+    return f"{OBJECT}{_version(names[-1]) + 1:016x}{names[-1].removeprefix(OBJECT)[16:25]}{_NEW}"
+
+
+def _is_mark(name: str) -> bool:
+    """Whether others may go by this object when they create: then it stays until there is a newer one to go by."""
+    return name.endswith((_NEW, _GONE))
 
 
 def _folder(id: CheckpointId) -> str:

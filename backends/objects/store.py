@@ -11,6 +11,7 @@ raises goes up as it is, and `errors_as_unavailable` makes it an error of the co
 from __future__ import annotations
 
 import os
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from typing import Any
 
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
-from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from safekeeper.backend import MAX_VALUE_BYTES, Scope, Survives
@@ -36,6 +37,8 @@ LEAST_RATE = 256 * 1024
 """Bytes a second that a request that is not to fail carries at least."""
 _LARGE_UPLOAD = 4 * LEAST_RATE
 _TRIES = 20
+_EXISTS = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
+"""What S3 answers to a conditional put: there is an object of this name, or one is being made."""
 
 
 class ObjectStore(ABC):
@@ -45,6 +48,8 @@ class ObjectStore(ABC):
     scope = Scope.NETWORK
     failed_is_over = False
     """Whether a call that raised cannot take effect any more."""
+    creates = False
+    """Whether it has `put_new`."""
 
     def __init__(self, files: Any, root: str) -> None:
         self.files = files
@@ -69,6 +74,10 @@ class ObjectStore(ABC):
     @abstractmethod
     def put(self, path: str, pieces: Sequence[bytes]) -> None:
         """Create an object of *pieces*, whole or not at all."""
+
+    def put_new(self, path: str, pieces: Sequence[bytes]) -> bool:
+        """Create an object of *pieces* unless there is one of this name, in one step; whether there was none."""
+        raise NotImplementedError
 
     @abstractmethod
     def get(self, path: str, size: int | None = None) -> bytes:
@@ -149,6 +158,23 @@ class FlatStore(ObjectStore):
         self.files.rm_file(path, **self._limit)
 
 
+class S3Store(FlatStore):
+    """S3, and what speaks its protocol."""
+
+    creates = True
+
+    def put_new(self, path: str, pieces: Sequence[bytes]) -> bool:
+        data = b"".join(pieces)
+        files = self.files if len(data) <= _LARGE_UPLOAD else self._patient
+        try:
+            files.pipe_file(self._path(path), data, mode="create", **self._limit_of(len(data)))
+        except OSError as error:
+            if isinstance(error, FileExistsError) or _code(error) in _EXISTS:
+                return False
+            raise
+        return True
+
+
 class MemoryStore(FlatStore):
     """fsspec's memory file system, one for the whole process.
 
@@ -157,6 +183,12 @@ class MemoryStore(FlatStore):
 
     scope = Scope.PROCESS
     failed_is_over = True
+    creates = True
+
+    def put_new(self, path: str, pieces: Sequence[bytes]) -> bool:
+        full = self._path(path)
+        file = MemoryFile(self.files, full, b"".join(pieces))
+        return self.files.store.setdefault(full, file) is file
 
     def _find(self, folder: str, **only: str) -> Iterable[str]:
         start = f"{self._path(folder)}/"
@@ -230,6 +262,19 @@ class LocalStore(FolderStore):
     survives = Survives.PROCESS
     scope = Scope.HOST
     failed_is_over = True
+    creates = True
+
+    def put_new(self, path: str, pieces: Sequence[bytes]) -> bool:
+        temporary = self._path(f"{TEMPORARY}/{_name(path)}-{secrets.token_hex(4)}")
+        try:
+            self._in_folder_of(temporary, lambda: self._create(temporary, pieces))
+            self._in_folder_of(self._path(path), lambda: os.link(temporary, self._path(path)))
+        except FileExistsError:
+            return False
+        finally:
+            with suppress(FileNotFoundError):
+                os.remove(temporary)
+        return True
 
     def _names(self, folder: str) -> Iterable[str]:
         try:
@@ -259,7 +304,7 @@ def store_of(files: Any, root: str, timeout: float | None, patient: Any = None) 
         return MemoryStore(files, root)
     if isinstance(files, AsyncFileSystem):
         if type(files)._find is not AsyncFileSystem._find:
-            return FlatStore(files, root, timeout, patient)
+            return S3Store(files, root, timeout, patient) if patient else FlatStore(files, root, timeout)
     elif type(files).find is not AbstractFileSystem.find:
         return FlatStore(files, root)
     return FolderStore(files, root)
@@ -267,3 +312,9 @@ def store_of(files: Any, root: str, timeout: float | None, patient: Any = None) 
 
 def _name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
+
+
+def _code(error: OSError) -> str:
+    """The code in an answer of S3 that *error* was made from; not every server says what s3fs goes by."""
+    response = getattr(error.__cause__, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))

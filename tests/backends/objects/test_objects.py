@@ -1,5 +1,6 @@
 """What is the object backend's own: which object counts, what a writer that dies leaves behind, what a URL may say."""
 
+import itertools
 import os
 import time
 
@@ -9,7 +10,7 @@ import pytest
 from fsspec.implementations.arrow import ArrowFSWrapper
 
 import safekeeper
-from safekeeper import BadUrl, Batch, CheckpointId, Corruption, Scope, Survives
+from safekeeper import BadUrl, Batch, CheckpointId, Corruption, Scope, SupportsCreate, Survives
 from safekeeper.backends.objects.backend import ObjectsBackend
 from safekeeper.backends.objects.errors import errors_as_unavailable
 from safekeeper.backends.objects.store import FolderStore, LocalStore, store_of
@@ -245,6 +246,113 @@ def test_a_scan_lists_again_what_was_replaced_since(monkeypatch, store, url):
                 delete(other, id)
     found |= dict(pair for page in pages for pair in page)
     assert sorted(set(found.values())) == [b"new", b"old"]
+
+
+TOKEN, OTHER_TOKEN = b"0123456789abcdef", b"another token..."
+
+
+class Interrupted(LocalStore):
+    """Does something once, just before an object is created."""
+
+    def __init__(self, store, act):
+        super().__init__(store.files, store.root)
+        self.act = act
+
+    def put_new(self, path, pieces):
+        act, self.act = self.act, None
+        if act:
+            act()
+        return super().put_new(path, pieces)
+
+
+def test_a_created_value_has_a_name_that_follows_from_what_is_there(root, store):
+    assert store.create(A, b"1", TOKEN)
+    assert [path.name for path in files(root)] == ["v0000000000000000-00000000.new"]
+    delete(store)
+    (tombstone,) = files(root)
+    assert tombstone.name.endswith(".gone")
+    assert not list(store.keys("g"))
+    assert store.create(A, b"2", TOKEN)
+    assert files(root)[1].name == f"v{int(tombstone.name[1:17], 16) + 1:016x}{tombstone.name[17:26]}.new"
+    put(store, b"3")
+    assert len(files(root)) == 3
+    delete(store)
+    (tombstone,) = files(root)
+    assert tombstone.name.endswith(".gone")
+
+
+@pytest.mark.parametrize("before", ("nothing", "a tombstone", "a tombstone in doubt"))
+@pytest.mark.parametrize("length", (1, 2, 3, 4))
+def test_whatever_happens_while_an_id_is_created_the_last_one_to_create_it_is_told_so(root, url, before, length):
+    """All histories of creates, writes and deletes by another handle, between the listing and the put."""
+    for number, steps in enumerate(itertools.product(range(3), repeat=length)):
+        id = CheckpointId("g", b"%d" % number)
+        with safekeeper.open(url) as other, safekeeper.open(url) as slow:
+            if before != "nothing":
+                if before == "a tombstone":
+                    other.create(id, b"", TOKEN)
+                else:
+                    other._doubt_until = time.monotonic() + 600
+                delete(other, id)
+                other._doubt_until = 0
+            there = None
+
+            def act(other=other, id=id, steps=steps):
+                nonlocal there
+                for step in steps:
+                    if step == 0:
+                        assert other.create(id, b"theirs", OTHER_TOKEN) == (there in (None, b"theirs"))
+                        there = there or b"theirs"
+                    elif step == 1:
+                        put(other, b"written", id)
+                        there = b"written"
+                    else:
+                        delete(other, id)
+                        there = None
+
+            slow._store = Interrupted(slow._store, act)
+            created = slow.create(id, b"mine", TOKEN)
+            assert created == (there is None), steps
+            expected = there or b"mine"
+            assert other.read([id]) == [expected], steps
+            assert other.create(id, b"theirs", OTHER_TOKEN) == (expected == b"theirs")
+            assert other.create(id, b"mine", TOKEN) == (expected == b"mine")
+            put(other, b"last", id)
+            delete(other, id)
+            assert other.read([id]) == [None]
+
+
+def test_a_slow_delete_takes_nothing_that_was_created_since(root, url, store):
+    with safekeeper.open(url) as slow:
+        assert store.create(A, b"1", TOKEN)
+        real, slow._store.remove = slow._store.remove, lambda path: (_ for _ in ()).throw(InterruptedError)
+        listed = slow._objects("g/a.ckpt")
+        delete(slow)  # it has put its tombstone, and not yet removed anything
+        put(store, b"2")
+        delete(store)
+        assert store.create(A, b"3", TOKEN)
+        for name in listed:
+            real(f"g/a.ckpt/{name}")
+        assert store.read([A]) == [b"3"]
+
+
+def test_compact_keeps_what_others_may_go_by_for_a_day(monkeypatch, root, store):
+    assert store.create(A, b"1", TOKEN)
+    put(store, b"2")
+    store.compact()
+    assert len(files(root)) == 2
+    now = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now + 2 * DAY)
+    store.compact()
+    assert store.read([A]) == [b"2"]
+    assert len(files(root)) == 1
+
+
+def test_a_store_that_cannot_tell_does_not_claim_to_create(tmp_path):
+    files = ArrowFSWrapper(pyarrow.fs.LocalFileSystem())
+    assert not isinstance(ObjectsBackend(store_of(files, str(tmp_path), None), "there"), SupportsCreate)
+    with safekeeper.open(f"objects+file://{tmp_path}") as store:
+        assert isinstance(store, SupportsCreate)
 
 
 def test_keys_reads_heads_only_and_only_of_ids_that_do_not_fit_into_a_name(monkeypatch, store):

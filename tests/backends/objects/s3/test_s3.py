@@ -6,9 +6,11 @@ import pytest
 
 import safekeeper
 from safekeeper import Batch, CheckpointId, Scope, Survives, Unavailable
+from safekeeper.backends.objects.store import S3Store
 from safekeeper.testing import BackendContract
 from safekeeper.testing.contract.base import LONG
 from safekeeper.testing.contract.crash import CrashContract
+from safekeeper.testing.contract.create import CreateContract
 
 from .conftest import Fault
 
@@ -38,6 +40,12 @@ class TestKilledWriters(CrashContract):
     kills = 2
     long_kills = 20
 
+    @pytest.fixture
+    def url(self, s3, place):
+        return s3.url(place, "assert=process")
+
+
+class TestCreating(CreateContract):
     @pytest.fixture
     def url(self, s3, place):
         return s3.url(place, "assert=process")
@@ -109,6 +117,64 @@ def test_an_upload_that_fails_is_unavailable_and_leaves_the_old_value(store, has
     put(store, b"new")
     assert witness.read([A]) == [b"new"]
     assert len(s3.objects(place)) == 1
+
+
+TOKEN, OTHER_TOKEN = b"0123456789abcdef", b"another token..."
+
+
+@pytest.mark.parametrize("fault", UPLOAD_FAULTS.values(), ids=UPLOAD_FAULTS)
+def test_a_create_that_fails_creates_nothing(store, hasty, witness, proxy, fault):
+    assert hasty.create(CheckpointId("g", b"b"), b"", TOKEN)
+    proxy.fault = Fault(b"PUT", *fault)
+    with pytest.raises(Unavailable):
+        hasty.create(A, secrets.token_bytes(1_000_000), TOKEN)
+    proxy.fault = None
+    assert witness.read([A]) == [None]
+    assert witness.create(A, b"theirs", OTHER_TOKEN)
+    assert not hasty.create(A, b"mine", TOKEN)
+
+
+@pytest.mark.parametrize("meanwhile", ("nothing", "created", "written", "deleted"))
+def test_a_create_that_arrives_late_is_known_by_its_token_or_does_nothing(store, hasty, witness, proxy, meanwhile):
+    assert witness.create(A, b"", OTHER_TOKEN)
+    delete(witness)
+    assert hasty.create(CheckpointId("g", b"b"), b"", TOKEN)
+    proxy.fault = Fault(b"PUT", "late")
+    with pytest.raises(Unavailable):
+        hasty.create(A, b"mine", TOKEN)
+    proxy.fault = None
+    if meanwhile == "created":
+        assert witness.create(A, b"theirs", OTHER_TOKEN)
+    elif meanwhile != "nothing":
+        put(witness, b"written")
+        if meanwhile == "deleted":
+            delete(witness)
+    request = proxy.kept.get(timeout=60)
+    if meanwhile == "created":
+        with pytest.raises(AssertionError, match="412"):
+            proxy.deliver(request)
+    else:
+        proxy.deliver(request)
+    value, created = {
+        "nothing": (b"mine", True),
+        "created": (b"theirs", False),
+        "written": (b"written", False),
+        "deleted": (None, True),
+    }[meanwhile]
+    assert witness.read([A]) == [value]
+    assert store.create(A, b"mine", TOKEN) == created
+    assert store.create(A, b"theirs", OTHER_TOKEN) == (value == b"theirs")
+
+
+def test_a_server_that_takes_no_notice_of_conditions_is_refused(monkeypatch, store, s3, place):
+    def put_anyway(self, path, pieces):
+        self.put(path, pieces)
+        return True
+
+    monkeypatch.setattr(S3Store, "put_new", put_anyway)
+    with pytest.raises(Unavailable, match="takes no notice of If-None-Match"):
+        store.create(A, b"value", TOKEN)
+    assert s3.objects(place) == []
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
