@@ -176,6 +176,14 @@ class HdfsBackend(Backend):
             yield key
             self.check_open()
 
+    def scan(self, group: str) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        """Segment by segment, several pieces of them at once."""
+        self.check_open()
+        for page in self._shared.store.scan(group):
+            self.check_open()
+            yield page
+            self.check_open()
+
     def groups(self) -> Iterator[str]:
         self.check_open()
         store = self._shared.store

@@ -56,6 +56,10 @@ class HdfsIndex:
         """The keys of a group that have a value."""
         return list(self._live.get(group, ()))
 
+    def values(self, group: str) -> list[tuple[bytes, RecordLocation]]:
+        """The keys of a group that have a value, and where that is."""
+        return list(self._live.get(group, {}).items())
+
     def groups(self) -> list[str]:
         """The groups that have a key with a value."""
         return list(self._live)

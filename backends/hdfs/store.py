@@ -7,7 +7,7 @@ when it began, anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from threading import Lock
@@ -26,6 +26,8 @@ from safekeeper.errors import Closed, Corruption, Unavailable
 
 _RUN_BYTES: Final = 4 << 20  # read at once at most, unless one record is larger
 _RUN_GAP: Final = 16 << 10  # cheaper to read than to skip
+_PAGE_BYTES: Final = 16 << 20
+_PAGE_RECORDS: Final = 16 << 10
 _TRIES: Final = 5  # how often files may vanish under a reader before it gives up
 
 T = TypeVar("T")
@@ -179,6 +181,48 @@ class HdfsStore:
                 self.refresh()  # perhaps it was moved or replaced
         raise Unavailable(f"{self.folder}: values move faster than they can be read: try again")
 
+    def scan(self, group: str) -> Iterator[list[tuple[bytes, bytes]]]:
+        """The keys of *group* with their values, in the order of the segments, but the large ones last."""
+        self.refresh()
+        with self.lock:
+            found = self.index.values(group)
+        found.sort(key=lambda one: (one[1].is_head, one[1].file_id, one[1].offset))
+        page: list[tuple[bytes, RecordLocation]] = []
+        size = 0
+        for key, location in found:
+            if location.is_head and page:
+                yield self._page(group, page)
+                page, size = [], 0
+            page.append((key, location))
+            size += location.size
+            if location.is_head or size >= _PAGE_BYTES or len(page) == _PAGE_RECORDS:
+                yield self._page(group, page)
+                page, size = [], 0
+        if page:
+            yield self._page(group, page)
+
+    def _page(self, group: str, found: list[tuple[bytes, RecordLocation]]) -> list[tuple[bytes, bytes]]:
+        """Values that were found at a place, or what has become of them since."""
+        try:
+            if found[0][1].is_head:
+                values = self._fetch({CheckpointId(group, key): location for key, location in found})
+                return [(id.key, value) for id, value in values.items()]
+            records = self.records([location for _, location in found])
+            return [(key, self._value(records[location], location, group, key)) for key, location in found]
+        except Unavailable:  # perhaps some were moved or replaced
+            ids = [CheckpointId(group, key) for key, _ in found]
+            return [(id.key, value) for id, value in zip(ids, self.read(ids), strict=True) if value is not None]
+
+    def _value(self, record: bytes, location: RecordLocation, group: str, key: bytes) -> bytes:
+        """The value in a record, which must be that of an id."""
+        try:
+            there, its_key, value = open_record(record, "")
+        except Corruption:
+            there, its_key, value = open_record(record, self._where(location))  # which says where it is
+        if there != group or its_key != key:
+            raise Corruption(f"{self._where(location)}: holds {there}/{its_key!r} where the index says {group}/{key!r}")
+        return value
+
     def _find(self, ids: Sequence[CheckpointId]) -> dict[CheckpointId, RecordLocation]:
         with self.lock:
             locations = ((id, self.index.find(id.group, id.key)) for id in ids)
@@ -188,9 +232,7 @@ class HdfsStore:
         records = self.records(found.values())
         values: dict[CheckpointId, bytes] = {}
         for id, location in found.items():
-            group, key, values[id] = open_record(records[location], self._where(location))
-            if (group, key) != (id.group, id.key):
-                raise Corruption(f"{self._where(location)}: holds {group}/{key!r} where the index says {id}")
+            values[id] = self._value(records[location], location, id.group, id.key)
         large = [
             (id, HdfsLargeValue.decode(values[id], self._where(location)))
             for id, location in found.items()

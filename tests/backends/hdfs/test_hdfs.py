@@ -153,6 +153,42 @@ def test_processes_that_write_little_do_not_leave_ever_more_files(hdfs_url, file
         assert read(store, *range(14)) == [b"%d" % number for number in range(14)]
 
 
+def scanned(pages):
+    return dict(pair for page in pages for pair in page)
+
+
+def test_a_scan_goes_on_after_a_compaction_has_moved_what_it_was_to_read(hdfs_url, monkeypatch):
+    monkeypatch.setattr("safekeeper.backends.hdfs.store._PAGE_RECORDS", 20)
+    ids = [CheckpointId("g", b"%03d" % n) for n in range(60)]
+    with two_processes_of_one(hdfs_url) as (one, other):
+        for id in ids:
+            one.write(Batch({id: id.key}))
+        pages = other.scan("g")
+        found = scanned([next(pages)])
+        gone = Batch({ids[59]: b"new"})
+        for id in ids[40:59]:
+            gone.delete(id)
+        one.write(gone)
+        one.compact()
+        assert other.read([ids[59]]) == [b"new"]  # it has learned that the old segment is gone
+        found |= scanned(pages)
+    assert found == {id.key: id.key for id in ids[:40]} | {ids[59].key: b"new"}
+
+
+def test_a_scan_reads_large_values_too_and_few_pieces(hdfs_url, monkeypatch):
+    reads = []
+    real = InputStream.read
+    values = {b"%d" % n: b"%d" % n * 100 for n in range(2000)} | {b"large": bytes(LARGE + 1), b"": b"x" * LARGE}
+    with safekeeper.open(hdfs_url) as store:
+        for start in range(0, 2000, 500):
+            some = list(values.items())[start : start + 500]
+            store.write(Batch({CheckpointId("g", key): value for key, value in some}))
+        store.write(Batch({CheckpointId("g", key): values[key] for key in (b"large", b"")}))
+        monkeypatch.setattr(InputStream, "read", lambda *arguments: (reads.append(1), real(*arguments))[1])
+        assert scanned(store.scan("g")) == values
+    assert len(reads) <= 10
+
+
 def test_readers_elsewhere_find_what_a_compaction_moved(hdfs_url):
     with two_processes_of_one(hdfs_url) as (one, other):
         for number in range(10):
