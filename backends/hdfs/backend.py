@@ -20,6 +20,7 @@ from safekeeper.backend import (
     Survives,
 )
 from safekeeper.backends.hdfs.compaction import HdfsCompactor
+from safekeeper.backends.hdfs.creation import create
 from safekeeper.backends.hdfs.options import HdfsFolder, HdfsOptions, parse
 from safekeeper.backends.hdfs.peace.connect import open_placement
 from safekeeper.backends.hdfs.peace.in_process import with_coordinator
@@ -161,6 +162,12 @@ class HdfsBackend(Backend):
         writer, _ = self._shared.writing()
         seconds = writer.write(batch)
         return Receipt(self.survives, seconds)
+
+    def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
+        """A segment of its own gets a name that only one can give: see `creation.py`."""
+        self.check_open()
+        writer, _ = self._shared.writing()
+        return create(self._shared.store, writer, id, value, token)
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         self.check_open()

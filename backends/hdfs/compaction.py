@@ -14,7 +14,9 @@ One process does this at a time, in these steps, and may die or be held up betwe
 - Dies between 5 and 6: every record is there twice, with the same sequence; the next one removes the old ones.
 - A copy keeps its sequence, so it loses against whatever was written meanwhile.
 - A tombstone goes when nothing older of its id can turn up any more: no segment that stays has a record of it that is
-  older, and every segment that is open began after it (a block on its way when its writer failed appears late).
+  older, and every segment that is open began after it (a block on its way when its writer failed appears late). Nor
+  while anything is being created, or whoever did so has died less than a day ago.
+- Segments whose names say who has created an id stay until they are old: see `creation.py`.
 - Readers that find a file gone list again. What they look for was copied or replaced before it went.
 """
 
@@ -129,6 +131,9 @@ class HdfsCompactor:
         with self._store.lock:
             live = self._store.index.live_in_files()
             complete = [segment for segment in self._store.segments.values() if segment.complete]
+        # Those whose names others go by stay until nobody does: see `creation.py`.
+        old = self._writer.clock.next() - options.orphans_after * 1_000_000
+        complete = [segment for segment in complete if not segment.is_creation or segment.lowest < old]
         small = {segment.file_id for segment in complete if segment.size < options.segment * _SMALL_SHARE}
         gather = small if len(small) >= (2 if everything else _MANY_SMALL) else set()
         worth = 0.0 if everything else options.compact_dead
@@ -166,8 +171,8 @@ class HdfsCompactor:
 
     def _needed_tombstones(self, tombstones: list[LocatedRecord], victims: list[HdfsSegment]) -> list[LocatedRecord]:
         """Those of *tombstones* without which something older could come back."""
-        if not tombstones:
-            return []
+        if not tombstones or self._store.client.listing(self._store.path("creating"), of_one_moment=False):
+            return tombstones  # what is about to be created may be older, too
         with self._store.lock:
             staying = [segment for segment in self._store.segments.values() if segment not in victims]
         latest = max(each.location.sequence for each in tombstones)
@@ -190,6 +195,9 @@ class HdfsCompactor:
         store, client = self._store, self._store.client
         client.delete(store.path("clock"))
         before = self._writer.clock.next() // 1000 - store.options.orphans_after * 1000
+        for status in client.listing(store.path("creating"), of_one_moment=False) or ():
+            if status.modified < before:
+                client.delete(store.path("creating", status.name))
         chunks = client.listing(store.path("chunks"), of_one_moment=False) or ()
         old = [status.name for status in chunks if status.modified < before]
         if not old:

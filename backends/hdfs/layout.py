@@ -1,6 +1,8 @@
 """What `hdfs:` stores, in files and in bytes. Version 1.
 
     ROOT/segments/WRITER-NUMBER      blocks of records, as in `log:`; the last one of each writer is open
+    ROOT/segments/created-HASH-N     one record, of an id that was created (`creation.py`); HASH is that of the id
+    ROOT/creating/RANDOM             such a segment before it gets its name
     ROOT/chunks/WRITER-NUMBER-PART   one chunk of a large value, one HDFS block
     ROOT/compaction/TIME-WRITER      the segment that a compaction is writing; while it is open it is a lock
     ROOT/clock/...                   folders that are made to see what time the NameNode gives them, and removed
@@ -10,12 +12,16 @@
     kinds:     RECORDS      records of one moment: all have the sequence and the writer of the block's header
                HEADS        the same, but each value is the head of a large value
                MOVED, MOVED_HEADS   records that a compaction copied; each keeps its own sequence and writer
+               CREATED      records that were created, or copies of such; each keeps its own sequence and writer, and
+                            each value begins with the 16 bytes of its token
+               CREATED_HEADS   the same, and what follows the token is the head of a large value
                CONTENTS     for each id in the segment its newest record, with a value that says where it is:
                             offset u64 | size u32 | kind of its block u32; that of a tombstone has none. In place of
                             the synced sequence its header has the number of all records in the segment
     head:      size u64 | xxh3 u64 of the value | chunk size u32 | writer u32 | number u64
 
-The newest record of an id is the one with the highest (sequence, writer); of copies, the one in the newest file. The
+The newest record of an id is the one with the highest (sequence, writer); of copies, the one in the newest file. What
+was created counts only where no written value does, and only if no tombstone is newer than it. The
 sequence is the time at which the write began by the NameNode's clock, in microseconds (`server_clock.py`), so a write
 that starts after another one returned wins, whichever process made it. The writer is a random number.
 
@@ -51,7 +57,7 @@ from safekeeper.backends.shared.records import (
 )
 from safekeeper.errors import Corruption
 
-HEADS, MOVED_HEADS, CONTENTS = 16, 17, 18
+HEADS, MOVED_HEADS, CONTENTS, CREATED, CREATED_HEADS = 16, 17, 18, 19, 20
 
 FOOTER: Final = struct.Struct("<8sQQQ")
 FOOTER_MARK: Final = b"SKHDFSEN"
@@ -78,12 +84,17 @@ class RecordLocation(NamedTuple):
     @property
     def moved_kind(self) -> int:
         """The kind of block that a copy of it goes into."""
-        return MOVED_HEADS if self.is_head else MOVED
+        return self.kind if self.is_created else MOVED_HEADS if self.is_head else MOVED
 
     @property
     def is_head(self) -> bool:
         """Whether its value is the head of a large value."""
-        return self.kind in (HEADS, MOVED_HEADS)
+        return self.kind in (HEADS, MOVED_HEADS, CREATED_HEADS)
+
+    @property
+    def is_created(self) -> bool:
+        """Whether its value begins with the token that it was created with."""
+        return self.kind in (CREATED, CREATED_HEADS)
 
 
 class LocatedRecord(NamedTuple):

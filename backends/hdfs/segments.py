@@ -49,6 +49,11 @@ class HdfsSegment:
         self._stream: InputStream | None = None
         self._scanner = Scanner(path, file_id)
 
+    @property
+    def is_creation(self) -> bool:
+        """Whether its name says to others who has created an id."""
+        return self.path.rpartition("/")[2].startswith("created-")
+
     def unread(self) -> HdfsSegment:
         """The same file, of which nothing is known yet."""
         return HdfsSegment(self._client, self.path, self.file_id)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Final, TypeVar
 
-from safekeeper.backend import CheckpointId, Survives
+from safekeeper.backend import TOKEN_BYTES, CheckpointId, Survives
 from safekeeper.backends.hdfs.chunks import read_chunks
 from safekeeper.backends.hdfs.client import Client, FileStatus
 from safekeeper.backends.hdfs.errors import Missing
@@ -74,6 +74,9 @@ class HdfsStore:
         """When it last began to look who else is writing."""
         self.alone_at = 0
         """When it last began to look and saw that nobody else was; 0 if somebody was the last time."""
+        self._loaded: set[bool] = set()
+        """Which kinds of segments were read, open and complete ones. The first of each is read alone: JPype was seen
+        to crash, once, in a process whose threads may all have called something for the first time."""
         self._refreshing = Lock()
         self._begun = self._done = 0
         self._readers = ThreadPoolExecutor(options.workers, "safekeeper-hdfs-read")
@@ -142,6 +145,11 @@ class HdfsStore:
             behind = [
                 (segment, status) for segment, status in behind if segment not in self.own and not segment.complete
             ]
+        for is_open in {status.is_open for _, status in behind} - self._loaded:
+            alone = next(one for one in behind if one[1].is_open == is_open)
+            self._load(alone)
+            self._loaded.add(is_open)
+            behind.remove(alone)
         self.in_parallel(self._load, behind)
         gone = known - {status.file_id for status in listing}
         if gone:
@@ -221,7 +229,22 @@ class HdfsStore:
             there, its_key, value = open_record(record, self._where(location))  # which says where it is
         if there != group or its_key != key:
             raise Corruption(f"{self._where(location)}: holds {there}/{its_key!r} where the index says {group}/{key!r}")
-        return value
+        return value[TOKEN_BYTES:] if location.is_created else value
+
+    def stored_at(self, location: RecordLocation) -> bytes:
+        """What a record has: its value, and before that its token if it was created."""
+        (record,) = self.records([location]).values()
+        return open_record(record, self._where(location))[2]
+
+    def look_for(self, id: CheckpointId, prefix: str) -> tuple[RecordLocation | None, int]:
+        """Where the value of *id* is, as of now or later; and the highest number of a segment named *prefix* and it, 0
+        if there is none: both as one listing shows them."""
+        with self._refreshing:
+            self._catch_up()
+            with self.lock:
+                names = [segment.path.rpartition("/")[2] for segment in self.segments.values()]
+                numbers = [int(name.removeprefix(prefix)) for name in names if name.startswith(prefix)]
+                return self.index.find(id.group, id.key), max(numbers, default=0)
 
     def _find(self, ids: Sequence[CheckpointId]) -> dict[CheckpointId, RecordLocation]:
         with self.lock:
@@ -262,10 +285,12 @@ class HdfsStore:
 
     def heads(self, locations: Iterable[RecordLocation]) -> list[HdfsLargeValue]:
         """The heads of large values, from their records."""
-        return [
-            HdfsLargeValue.decode(open_record(record, self._where(location))[2], self._where(location))
-            for location, record in self.records(locations).items()
-        ]
+        heads = []
+        for location, record in self.records(locations).items():
+            stored = open_record(record, self._where(location))[2]
+            stored = stored[TOKEN_BYTES:] if location.is_created else stored
+            heads.append(HdfsLargeValue.decode(stored, self._where(location)))
+        return heads
 
     def _where(self, location: RecordLocation) -> str:
         segment = self.segments.get(location.file_id)

@@ -31,7 +31,7 @@ from typing import Final
 from safekeeper.backend import Batch
 from safekeeper.backends.hdfs.chunks import ChunkFiles, R, T, remove_chunks, write_chunks
 from safekeeper.backends.hdfs.client import Client
-from safekeeper.backends.hdfs.layout import HdfsLargeValue, Piece, RecordLocation
+from safekeeper.backends.hdfs.layout import HdfsLargeValue, Piece, RecordLocation, block_for
 from safekeeper.backends.hdfs.placement import Placement
 from safekeeper.backends.hdfs.segments import OpenSegment
 from safekeeper.backends.hdfs.store import HdfsStore
@@ -90,7 +90,7 @@ class HdfsWriter:
         records, heads = [], []
         for id, value in batch.items():
             if value is not None and len(value) >= self._store.options.large:
-                heads.append(self._write_large(id.group, id.key, value))
+                heads.append(self.write_large(id.group, id.key, value))
             else:
                 records.append(Piece(id.group, id.key, value, check_value(value)))
         queued = _QueuedBatch(records, heads)
@@ -275,7 +275,8 @@ class HdfsWriter:
 
     # --- large values -------------------------------------------------------------------------------------------------
 
-    def _write_large(self, group: str, key: bytes, value: bytes) -> Piece:
+    def write_large(self, group: str, key: bytes, value: bytes) -> Piece:
+        """Write the chunks of a large value; the record of its head, which is to follow."""
         options, started = self._store.options, time.monotonic()
         with self._numbering:
             self._large = number = self._large + 1
@@ -295,6 +296,19 @@ class HdfsWriter:
         with suppress(SafekeeperError):
             for head in self._store.heads(locations):
                 remove_chunks(self._store.client, self._store.path("chunks"), head)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Write a whole file that is not there yet, as durable as a segment."""
+        store, to_disk = self._store, self._store.options.sync == "hsync"
+        size = block_for(max(len(data), store.options.segment))
+        out = store.client.create(path, replication=store.replication, block_size=size, to_disk=to_disk)
+        try:
+            if out.append(data, to_disk=to_disk) < self._needed:
+                raise Unavailable(f"{path}: only {out.replicas()} DataNode has it: start another one")
+            out.close()
+        except BaseException:
+            out.abandon()
+            raise
 
     # --- others -------------------------------------------------------------------------------------------------------
 

@@ -114,6 +114,134 @@ def test_a_large_value_is_in_chunks_of_one_block_and_gone_when_it_is_replaced(hd
     assert files("chunks") == []
 
 
+# --- creating ---------------------------------------------------------------------------------------------------------
+
+TOKEN, OTHER_TOKEN = b"0123456789abcdef", b"another token..."
+A = CheckpointId("g", b"a")
+
+
+def gone(store, id=A):
+    batch = Batch()
+    batch.delete(id)
+    store.write(batch)
+
+
+@pytest.mark.parametrize("size", (10, LARGE + 1), ids=("small", "large"))
+def test_what_was_created_is_a_segment_until_it_is_old_and_its_token_stays(hdfs_url, files, size):
+    value = b"v" * size
+    with two_processes_of_one(f"{hdfs_url}?orphans-after=60") as (one, other):
+        assert one.create(A, value, TOKEN)
+        assert not other.create(A, b"theirs", OTHER_TOKEN)
+        assert files("creating") == []
+        put(one, 1, b"beside")
+        one.compact()
+        created = [status.name for status in files("segments") if status.name.startswith("created-")]
+        assert len(created) == 1
+        assert one._shared.store.index.count() == 2
+    with safekeeper.open(f"{hdfs_url}?orphans-after=1") as store:
+        time.sleep(1)
+        put(store, 2, b"")
+        store.compact()
+        assert not [status.name for status in files("segments") if status.name.startswith("created-")]
+        assert store.create(A, b"", TOKEN)
+        assert not store.create(A, b"", OTHER_TOKEN)
+        assert store.read([A]) == [value]
+        assert scanned(store.scan("g")) == {b"a": value}
+        gone(store)
+        store.compact()
+        assert store.read([A]) == [None]
+        assert files("chunks") == []
+
+
+def test_of_two_who_go_by_the_same_listing_one_creates(hdfs_url, files):
+    with two_processes_of_one(hdfs_url) as (one, other):
+        store = one._shared.store
+        real, created = store.client.rename, []
+
+        def rename(old, new):
+            store.client.rename = real
+            created.append(other.create(A, b"theirs", OTHER_TOKEN))
+            real(old, new)
+
+        store.client.rename = rename
+        assert not one.create(A, b"mine", TOKEN)
+        assert created == [True]
+        assert one.read([A]) == [b"theirs"]
+        assert files("creating") == []
+
+
+@pytest.mark.parametrize("steps", ("w", "wd", "cd", "cdc", "cw", "cwd", "wdc"))
+def test_whatever_happens_while_an_id_is_created_is_seen_alike_by_all(hdfs_url, steps):
+    """Between the listing and the rename another process writes, deletes and creates it."""
+    with two_processes_of_one(hdfs_url) as (one, other):
+        store = one._shared.store
+        real = store.client.rename
+
+        def rename(old, new):
+            store.client.rename = real
+            for step in steps:
+                if step == "c":
+                    assert other.create(A, b"theirs", OTHER_TOKEN)
+                elif step == "w":
+                    other.write(Batch({A: b"written"}))
+                else:
+                    gone(other)
+            real(old, new)
+
+        store.client.rename = rename
+        created = one.create(A, b"mine", TOKEN)
+        expected = {"w": b"written", "c": b"theirs", "d": b"mine"}[steps[-1]]
+        assert created == (expected == b"mine")
+        with safekeeper.open(f"{hdfs_url}?workers=6") as third:
+            for handle in (one, other, third):
+                assert handle.read([A]) == [expected]
+            gone(third)
+            third.compact()
+            for handle in (one, other, third):
+                assert handle.read([A]) == [None]
+
+
+@pytest.mark.parametrize("happened", (False, True))
+def test_a_create_that_got_no_answer_is_told_the_same_when_it_asks_again(hdfs_url, files, happened):
+    with two_processes_of_one(hdfs_url) as (one, other):
+        store = one._shared.store
+        real = store.client.rename
+
+        def rename(old, new):
+            if happened:
+                real(old, new)
+            raise Unavailable("cut")
+
+        store.client.rename = rename
+        with pytest.raises(Unavailable, match="cut"):
+            one.create(A, b"mine", TOKEN)
+        store.client.rename = real
+        assert other.create(A, b"theirs", OTHER_TOKEN) != happened
+        assert one.create(A, b"mine", TOKEN) == happened
+        assert other.read([A]) == [b"mine" if happened else b"theirs"]
+
+
+def test_a_tombstone_stays_while_something_may_still_be_created_behind_it(hdfs_url, files):
+    with two_processes_of_one(hdfs_url) as (one, other):
+        store = one._shared.store
+        real, late = store.client.rename, []
+
+        def rename(old, new):
+            late.append((old, new))
+            raise Unavailable("late")
+
+        store.client.rename = rename
+        with pytest.raises(Unavailable, match="late"):
+            one.create(A, b"mine", TOKEN)
+        store.client.rename = real
+        other.write(Batch({A: b"written", CheckpointId("g", b"b"): b""}))
+        gone(other)
+        other.compact()
+        other.compact()
+        real(*late[0])
+        assert other.read([A]) == one.read([A]) == [None]
+
+
 # --- compaction -------------------------------------------------------------------------------------------------------
 
 

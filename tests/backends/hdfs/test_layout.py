@@ -1,5 +1,6 @@
 """The bytes of `hdfs:`: what a scan believes of a segment that was cut or damaged, and what the index keeps of it."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from safekeeper.backends.hdfs.errors import Exists, Missing, explain
 from safekeeper.backends.hdfs.index import HdfsIndex
 from safekeeper.backends.hdfs.layout import (
+    CREATED,
+    CREATED_HEADS,
     HEADS,
     HdfsLargeValue,
     LocatedRecord,
@@ -179,3 +182,30 @@ def test_a_java_exception_becomes_one_line(exception, said, kind, line):
     assert str(error).startswith("hdfs://nn:8020/x: ")
     assert line in str(error)
     assert "\n" not in str(error)
+
+
+def test_what_counts_does_not_depend_on_the_order_in_which_segments_are_read():
+    """Writes, deletes and creates of one id, each in a segment of its own, in all orders."""
+    for kinds in itertools.product((RECORDS, CREATED, None), repeat=4):
+        records = [
+            LocatedRecord("g", b"k", RecordLocation(n + 1, 0, n + 1, 0, 8, kind or RECORDS, kind is None))
+            for n, kind in enumerate(kinds)
+        ]
+        newest = {kind: max((n + 1 for n, one in enumerate(kinds) if one == kind), default=0) for kind in set(kinds)}
+        written, created, deleted = newest.get(RECORDS, 0), newest.get(CREATED, 0), newest.get(None, 0)
+        expected = written if written > deleted else created if created > deleted else None
+        for order in itertools.permutations(records):
+            index = HdfsIndex()
+            for record in order:
+                index.add([record])
+            found = index.find("g", b"k")
+            assert (found and found.sequence) == expected, (kinds, order)
+            assert index.count() == len(index.keys("g")) == len(index.values("g")) == len(index.groups()) == bool(found)
+
+
+def test_a_created_record_keeps_its_kind_where_it_is_moved():
+    for kind, is_head in ((CREATED, False), (CREATED_HEADS, True)):
+        location = RecordLocation(1, 2, 3, 4, 5, kind, False)
+        assert (location.moved_kind, location.is_head, location.is_created) == (kind, is_head, True)
+    assert not RecordLocation(1, 2, 3, 4, 5, RECORDS, False).is_created
+    assert (CREATED, CREATED_HEADS) == (19, 20)
