@@ -25,7 +25,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Self
 
-from safekeeper.backend import Backend, Batch, CheckpointId, Damage, Receipt, Scope
+from safekeeper.backend import Backend, Batch, CheckpointId, Damage, Receipt, Scope, check_creation
 from safekeeper.backends.shared.local_files import (
     check_folder,
     check_local,
@@ -131,6 +131,7 @@ class FileBackend(Backend):
     def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
         """A file gets its name by a link, which fails if the name is taken."""
         self.check_open()
+        check_creation(id, value, token)
         with os_errors_as_unavailable(self._root):
             temporary = self._temporary_folder().new_name()
             path = self._path(id)

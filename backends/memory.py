@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Self
 
-from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
+from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives, check_creation
 from safekeeper.backends.shared.pages import pages
 from safekeeper.url import Url
 
@@ -65,6 +65,7 @@ class MemoryBackend(Backend):
     def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
         """Store *value* if *id* is absent."""
         self.check_open()
+        check_creation(id, value, token)
         with self._store.lock:
             group = self._store.groups.setdefault(id.group, {})
             if id.key not in group:

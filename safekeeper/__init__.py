@@ -40,6 +40,7 @@ from safekeeper.backend import (
     SupportsVerify,
     SupportsWorkers,
     Survives,
+    check_creation,
 )
 from safekeeper.elements import Checkpointed, Element
 from safekeeper.errors import (
@@ -128,6 +129,7 @@ __all__ = [
     "Trigger",
     "Unavailable",
     "Url",
+    "check_creation",
 ]
 
 

@@ -115,6 +115,19 @@ def check_group(group: str) -> None:
         raise BadId(f"a group has no control characters, {group!r} has one")
 
 
+def check_value(id: CheckpointId, value: bytes) -> None:
+    """Raise `TooLarge` if *value* has too many bytes for a value."""
+    if len(value) > MAX_VALUE_BYTES:
+        raise TooLarge(f"{id}: a value has at most {MAX_VALUE_BYTES} bytes, this one has {len(value)}: split it")
+
+
+def check_creation(id: CheckpointId, value: bytes, token: bytes) -> None:
+    """Raise `TooLarge` or `ValueError` if `create` cannot take this. Every backend that has `create` begins with it."""
+    check_value(id, value)
+    if len(token) != TOKEN_BYTES:
+        raise ValueError(f"{id}: a token has {TOKEN_BYTES} bytes, this one has {len(token)}: take secrets.token_bytes")
+
+
 class Batch:
     """What is written together: puts and deletes. A batch holds an id once; the last operation on it counts.
 
@@ -150,8 +163,7 @@ class Batch:
         """Set *id* to *value*, whether or not it exists."""
         if type(value) is not bytes:
             raise TypeError(f"a value is bytes, not {type(value).__name__}: serialize it first")
-        if len(value) > MAX_VALUE_BYTES:
-            raise TooLarge(f"{id}: a value has at most {MAX_VALUE_BYTES} bytes, this one has {len(value)}: split it")
+        check_value(id, value)
         self._set(id, value, len(value))
 
     def delete(self, id: CheckpointId) -> None:

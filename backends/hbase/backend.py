@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
+from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives, check_creation
 from safekeeper.backends.hbase.layout import (
     CHECKPOINT,
     CHUNK,
@@ -168,6 +168,7 @@ class HBaseBackend(Backend):
         raised `Unavailable`, and that no later write or delete has overtaken, may still come after a create.
         """
         self.check_open()
+        check_creation(id, value, token)
         group = locate(id.group)
         row = group.row(id.key)
         for attempt in range(_ATTEMPTS):

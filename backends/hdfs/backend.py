@@ -18,6 +18,7 @@ from safekeeper.backend import (
     Scope,
     Stats,
     Survives,
+    check_creation,
 )
 from safekeeper.backends.hdfs.compaction import HdfsCompactor
 from safekeeper.backends.hdfs.creation import create
@@ -166,6 +167,7 @@ class HdfsBackend(Backend):
     def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
         """A segment of its own gets a name that only one can give: see `creation.py`."""
         self.check_open()
+        check_creation(id, value, token)
         writer, _ = self._shared.writing()
         return create(self._shared.store, writer, id, value, token)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Literal, Self, TypeVar
 
-from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Stats, Survives
+from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Stats, Survives, check_creation
 from safekeeper.backends.lmdb.environment import Environment, Sync, Transaction, has_data
 from safekeeper.backends.lmdb.errors import ErrorsAsOurs
 from safekeeper.backends.lmdb.layout import (
@@ -89,6 +89,8 @@ class LmdbBackend(Backend):
 
     def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
         """Looked up and put in one transaction, of which LMDB lets one run at a time."""
+        self.check_open()
+        check_creation(id, value, token)
         return self._change(lambda transaction: create(transaction, id, value, token))
 
     def _change(self, work: Callable[[Transaction], T]) -> T:

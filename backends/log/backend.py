@@ -19,6 +19,7 @@ from safekeeper.backend import (
     Receipt,
     Stats,
     Survives,
+    check_creation,
 )
 from safekeeper.backends.log.claim import writer_folders
 from safekeeper.backends.log.files import Files
@@ -80,6 +81,7 @@ class LogBackend(Backend):
     def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
         """Looked up and appended while no other process creates anything; the token is in the record."""
         self.check_open()
+        check_creation(id, value, token)
         try:
             log = self._log or self._shared(create=True)
             created = log.create(id, value, token)

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Self, TypeVar, cast
 
-from safekeeper.backend import Backend, Batch, CheckpointId, Compaction, Receipt
+from safekeeper.backend import Backend, Batch, CheckpointId, Compaction, Receipt, check_creation
 from safekeeper.backends.objects.errors import errors_as_unavailable
 from safekeeper.backends.objects.options import open_store, place_of
 from safekeeper.backends.objects.store import OBJECT, TEMPORARY, LocalStore, ObjectStore
@@ -272,6 +272,7 @@ class CreatingObjectsBackend(ObjectsBackend):
     def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
         """An object whose name follows from what is listed while the id is absent: who puts it first creates the id."""
         self.check_open()
+        check_creation(id, value, token)
         folder = _folder(id)
         with errors_as_unavailable(self._place, not self._written and isinstance(self._store, LocalStore)):
             self._check_store(folder)

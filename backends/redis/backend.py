@@ -10,7 +10,7 @@ from functools import reduce
 from operator import and_
 from typing import Any, Self
 
-from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
+from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives, check_creation
 from safekeeper.backends.redis.layout import BUCKETS, RedisGroup, RedisLargeValue, decode, group_list, locate
 from safekeeper.backends.redis.options import Address, Connect, RedisOptions, parse
 from safekeeper.backends.redis.routing import BucketRequest, Router
@@ -74,6 +74,7 @@ class RedisBackend(Backend):
     def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
         """A script looks and stores in one step, under the lease that a write would have."""
         self.check_open()
+        check_creation(id, value, token)
         return self._writer.create(id, value, token)
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:

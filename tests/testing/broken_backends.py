@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from safekeeper import (
+    TOKEN_BYTES,
     BadUrl,
     Batch,
     CheckpointId,
@@ -541,6 +542,13 @@ class RemembersTokens(FileBackend):
         if created:
             self._tokens.add(token)
         return created
+
+
+class TakesAnyToken(FileBackend):
+    """Stores what it is given, whatever its size."""
+
+    def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
+        return super().create(id, value, token[:TOKEN_BYTES].rjust(TOKEN_BYTES, b"\0"))
 
 
 class LooksBeforeItCreates(FileBackend):

@@ -65,6 +65,7 @@ CAUGHT_BY = {
     "ScansWhatItHasScannedBefore": "test_a_scan_gives_every_key_with_its_value",
     "ForgetsTokens": "test_the_same_token_again_is_success",
     "RemembersTokens": "test_what_was_written_is_not_created",
+    "TakesAnyToken": "test_what_cannot_be_stored_is_refused",
     "LooksBeforeItCreates": "test_of_several_at_once_one_creates",
     "CreatesAgainAfterAKill": "test_processes_that_are_killed_create_each_id_once",
     "WritesLargeValuesLate": "test_a_value_in_parts_comes_back_and_its_old_parts_go",

@@ -18,8 +18,8 @@ from typing import cast
 import pytest
 
 import safekeeper
-from safekeeper.backend import TOKEN_BYTES, Backend, CheckpointId, Scope, SupportsCreate, Survives
-from safekeeper.errors import Closed
+from safekeeper.backend import MAX_VALUE_BYTES, TOKEN_BYTES, Backend, CheckpointId, Scope, SupportsCreate, Survives
+from safekeeper.errors import Closed, TooLarge
 from safekeeper.testing.contract.base import LONG, Kit, Opener, at_once, delete, get, put
 from safekeeper.testing.peer import PATIENCE, start_python
 
@@ -101,6 +101,15 @@ class CreateContract(Kit):
                 for wins, report in zip(won, reports, strict=True):
                     if number < len(report):
                         assert (report[number] == ord("+")) == wins, f"who created {id} was told something else before"
+
+    def test_what_cannot_be_stored_is_refused(self, store: Backend, creator: SupportsCreate, group: str) -> None:
+        id = CheckpointId(group, b"key")
+        for token in (b"", b"t" * (TOKEN_BYTES - 1), b"t" * (TOKEN_BYTES + 1)):
+            with pytest.raises(ValueError, match="token"):
+                creator.create(id, b"value", token)
+        with pytest.raises(TooLarge):
+            creator.create(id, bytes(MAX_VALUE_BYTES + 1), _token())
+        assert get(store, id) is None
 
     def test_a_closed_store_creates_nothing(self, store: Backend, creator: SupportsCreate, group: str) -> None:
         store.close()
