@@ -9,7 +9,15 @@ from threading import Lock
 from safekeeper.agent import protocol
 from safekeeper.agent.budget import Budget
 from safekeeper.agent.protocol import ErrorCode, FrameKind
-from safekeeper.backend import MAX_VALUE_BYTES, Backend, CheckpointId, PlacementCounts, SupportsPlacement, check_group
+from safekeeper.backend import (
+    MAX_VALUE_BYTES,
+    Backend,
+    CheckpointId,
+    PlacementCounts,
+    SupportsPlacement,
+    check_group,
+    check_value,
+)
 from safekeeper.errors import BadId, Closed, Conflict, Corruption, SafekeeperError, TooLarge, Unavailable
 from safekeeper.keeper import SafeKeeper
 from safekeeper.keeper.ticket import Ticket
@@ -82,7 +90,9 @@ class Answers:
         group, key, value = body.text(), body.blob(), body.blob()
         body.end()
         del body  # the value is a copy: hold the bytes once, not twice, while they are written
-        yield self._stored([self._keeper.save(CheckpointId(group, key), value)], started)
+        id = CheckpointId(group, key)
+        check_value(id, value)  # a keeper would save it in parts, which a `READ` does not put together
+        yield self._stored([self._keeper.save(id, value)], started)
 
     def _delete(self, body: Body) -> Replies:
         started = time.perf_counter()
