@@ -232,7 +232,7 @@ def test_a_scan_gives_what_counts_and_notices_what_does_not_belong(root, store):
 
 
 def test_a_scan_lists_again_what_was_replaced_since(monkeypatch, store, url):
-    monkeypatch.setattr("safekeeper.backends.shared.pages._MOST_PAIRS", 5)
+    monkeypatch.setattr("safekeeper.backends.shared.pages.MOST_PAIRS", 5)
     for n in range(30):
         put(store, b"old", CheckpointId("g", b"%d" % n))
     pages = store.scan("g")

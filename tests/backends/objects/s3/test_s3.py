@@ -1,6 +1,7 @@
 """`objects+s3:` against a real S3 server on loopback, whole and broken."""
 
 import secrets
+from contextlib import suppress
 
 import pytest
 
@@ -15,6 +16,7 @@ from safekeeper.testing.contract.create import CreateContract
 from .conftest import Fault
 
 A = CheckpointId("g", b"a")
+TOKEN, OTHER_TOKEN = b"0123456789abcdef", b"another token..."
 
 
 if LONG:  # moto is slow; in short form the kit runs on a local folder and in memory
@@ -53,6 +55,15 @@ class TestCreating(CreateContract):
 
 def put(store, value, id=A):
     return store.write(Batch({id: value}))
+
+
+def create_something(hasty):
+    """Let *hasty* make the checks of its first create, however often a slow machine lets them fail."""
+    for _ in range(60):
+        with suppress(Unavailable):
+            assert hasty.create(CheckpointId("g", b"b"), b"", TOKEN)
+            return
+    pytest.fail("the server does not answer within a second, sixty times")
 
 
 def delete(store, id=A):
@@ -119,26 +130,23 @@ def test_an_upload_that_fails_is_unavailable_and_leaves_the_old_value(store, has
     assert len(s3.objects(place)) == 1
 
 
-TOKEN, OTHER_TOKEN = b"0123456789abcdef", b"another token..."
-
-
 @pytest.mark.parametrize("fault", UPLOAD_FAULTS.values(), ids=UPLOAD_FAULTS)
 def test_a_create_that_fails_creates_nothing(store, hasty, witness, proxy, fault):
-    assert hasty.create(CheckpointId("g", b"b"), b"", TOKEN)
+    create_something(hasty)
     proxy.fault = Fault(b"PUT", *fault)
     with pytest.raises(Unavailable):
         hasty.create(A, secrets.token_bytes(1_000_000), TOKEN)
     proxy.fault = None
     assert witness.read([A]) == [None]
     assert witness.create(A, b"theirs", OTHER_TOKEN)
-    assert not hasty.create(A, b"mine", TOKEN)
+    assert not store.create(A, b"mine", TOKEN)
 
 
 @pytest.mark.parametrize("meanwhile", ("nothing", "created", "written", "deleted"))
 def test_a_create_that_arrives_late_is_known_by_its_token_or_does_nothing(store, hasty, witness, proxy, meanwhile):
     assert witness.create(A, b"", OTHER_TOKEN)
     delete(witness)
-    assert hasty.create(CheckpointId("g", b"b"), b"", TOKEN)
+    create_something(hasty)
     proxy.fault = Fault(b"PUT", "late")
     with pytest.raises(Unavailable):
         hasty.create(A, b"mine", TOKEN)
