@@ -221,6 +221,12 @@ def test_data_nodes_may_come_and_go(start):
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 
+def stands_still(writer):
+    before = writer.last_heard()
+    time.sleep(0.5)
+    return writer.last_heard() == before
+
+
 def test_waiting_for_a_turn_is_progress_while_the_coordinator_answers(start, process):
     child, port = process(0.4)
     first, second = start.writer(port), start.writer(port)
@@ -236,6 +242,7 @@ def test_waiting_for_a_turn_is_progress_while_the_coordinator_answers(start, pro
         turn.done()
         assert taken.result(60).favoured
         os.kill(child.pid, signal.SIGSTOP)
+        eventually(lambda: stands_still(second))  # what it sent before may still be on its way
         with second.chunks(1, 3, "g") as turns:
             stood_at = second.last_heard()
             assert turns.take().favoured == ()
