@@ -13,13 +13,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from safekeeper import registry
 from safekeeper.backend import Backend, CheckpointId, check_group
 from safekeeper.errors import BadId, BadState, BadUrl, SafekeeperError, Unavailable
 from safekeeper.keeper.backoff import Backoff
 from safekeeper.keeper.fuse import Fuse
+from safekeeper.keeper.guards import Guard
 from safekeeper.keeper.lanes import Bounds
 from safekeeper.keeper.metrics import Metrics
 from safekeeper.keeper.overflow import Overflow
@@ -36,6 +37,9 @@ from safekeeper.keeper.serializers import (
     size_if_immutable,
 )
 from safekeeper.keeper.ticket import Callback, Entry, StateLock, Ticket
+
+if TYPE_CHECKING:
+    from safekeeper.claims import Claim
 
 _SMALL = 4096  # bytes: to serialize so little takes less time than to hand it to another thread
 _SERIALIZATION_BOUNDS = Bounds(count=1_000)
@@ -187,6 +191,11 @@ class SafeKeeper:
         check_group(group)
         decode = None if self._codec is None else self._codec.decode
         return self._reader.recover(group, batch, decode, progress, on_error)
+
+    def guard(self, claim: Claim, *groups: str) -> Guard:
+        """Acknowledge what is saved in *groups* only if *claim* holds after it was written, by one check a batch; if it
+        does not, those saves and all later ones fail with `Conflict`. `safekeeper.keeper.guards` tells more."""
+        return self._pipeline.guards.add(claim, groups)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every save made before has completed; their tickets tell how.

@@ -20,6 +20,7 @@ from safekeeper.errors import Closed, SafekeeperError, Unavailable
 from safekeeper.keeper import lifetime
 from safekeeper.keeper.backoff import Backoff
 from safekeeper.keeper.completions import Completions
+from safekeeper.keeper.guards import Guards
 from safekeeper.keeper.lanes import Bounds
 from safekeeper.keeper.metrics import Metrics
 from safekeeper.keeper.overflow import Entrance, Overflow
@@ -67,6 +68,7 @@ class Pipeline:
             check=self.completions.check,
             then=self.storage,
         )
+        self.guards = Guards()
         self.in_parts: set[CheckpointId] = set()
         """The ids whose values in the store are in parts, as far as this keeper knows."""
         self._failures = 0  # writes in a row that found the store unavailable
@@ -254,6 +256,8 @@ class Pipeline:
 
     def _write(self, entries: list[Entry]) -> list[Entry]:
         """Write *entries* as one batch, but for those in parts; what to write next."""
+        if self.guards and not (entries := self._refuse(entries)):
+            return []
         if len(entries) > 1 and (apart := [entry for entry in entries if self._goes_in_parts(entry)]):
             now = [entry for entry in entries if entry not in apart] or apart[:1]
             return self._write(now) + [entry for entry in entries if entry not in now]
@@ -270,6 +274,8 @@ class Pipeline:
                 outcome, nbytes = self._backend.write(batch), batch.nbytes
             if not isinstance(outcome, Receipt):
                 raise TypeError(f"it returned {outcome!r} instead of a Receipt")
+            for guard in self.guards.of(entry.id for entry in entries):  # not before the write has returned
+                guard.check()
         except Unavailable as error:
             return self._try_again(entries, error)
         except BaseException as error:
@@ -280,13 +286,28 @@ class Pipeline:
             for entry in entries:
                 self.metrics.storage_wait.record(started - entry.since)
                 entry.value = None
-                if not isinstance(outcome, Receipt):
-                    self.completions.fail(entry, outcome)
+                verdict = self.guards.refusal(entry.id) or outcome
+                if not isinstance(verdict, Receipt):
+                    self.completions.fail(entry, verdict)
                 elif entry.outcome is None:
-                    self.completions.settle(entry, outcome, "stored")
+                    self.completions.settle(entry, verdict, "stored")
                 self.storage.queue.release(entry)
         self.completions.report()
         return []
+
+    def _refuse(self, entries: list[Entry]) -> list[Entry]:
+        """Complete those of *entries* whose groups somebody else has taken; the others."""
+        refused = {entry: error for entry in entries if (error := self.guards.refusal(entry.id)) is not None}
+        if not refused:
+            return entries
+        with self.lock:
+            self.completions.check()
+            for entry, error in refused.items():
+                entry.value = None
+                self.completions.fail(entry, error)
+                self.storage.queue.release(entry)
+        self.completions.report()
+        return [entry for entry in entries if entry not in refused]
 
     def _goes_in_parts(self, entry: Entry) -> bool:
         """Whether *entry* is larger than one value, or takes the place of one that was."""
