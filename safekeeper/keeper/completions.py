@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias, get_args
 
 from safekeeper.backend import CheckpointId
 from safekeeper.errors import SafekeeperError, Unavailable
-from safekeeper.keeper.interrupts import join, start_thread, wake
+from safekeeper.keeper.interrupts import Waiter, join, start_thread, wake
 from safekeeper.keeper.metrics import Metrics
 from safekeeper.keeper.notices import Notices, log_safely
 from safekeeper.keeper.ticket import Callback, Entry, Outcome, Ticket
@@ -48,7 +48,7 @@ class Completions:
         self.trouble: Unavailable | None = None
         """What the store said last, while it does not answer."""
         self._open: set[Entry] = set()
-        self._emptied: list[Lock] = []  # who waits until nothing is under way
+        self._emptied: list[Waiter] = []  # who waits until nothing is under way
         self._heard: deque[Ticket] = deque()  # they have completed and their callbacks are still to be called
         self._own = threading.local()
         self._watcher: Thread | None = None

@@ -16,10 +16,22 @@ from __future__ import annotations
 
 import _thread
 import threading
+from collections.abc import MutableSequence
 from threading import Lock, Thread
+from typing import Protocol
 
 
-def join(waiters: list[Lock]) -> Lock:
+class Waiter(Protocol):
+    """Whoever waits for news: a lock that a thread wants to acquire, or a `LoopWaiter`."""
+
+    def locked(self) -> bool:
+        """Whether there is still to be told."""
+
+    def release(self) -> object:
+        """Tell it."""
+
+
+def join(waiters: MutableSequence[Waiter]) -> Lock:
     """Add one to *waiters*: a lock that can be acquired when there is news."""
     waiter = Lock()
     waiter.acquire()
@@ -27,7 +39,7 @@ def join(waiters: list[Lock]) -> Lock:
     return waiter
 
 
-def wake(waiters: list[Lock]) -> None:
+def wake(waiters: MutableSequence[Waiter]) -> None:
     """Let all *waiters* look again. To do it twice does no harm."""
     for waiter in waiters:
         if waiter.locked():

@@ -22,6 +22,8 @@ from safekeeper.keeper.backoff import Backoff
 from safekeeper.keeper.fuse import Fuse
 from safekeeper.keeper.guards import Guard
 from safekeeper.keeper.lanes import Bounds
+from safekeeper.keeper.line import WaitingLine
+from safekeeper.keeper.loops import running_loop
 from safekeeper.keeper.metrics import Metrics
 from safekeeper.keeper.overflow import Overflow
 from safekeeper.keeper.pending import PendingState
@@ -123,6 +125,7 @@ class SafeKeeper:
                 close_deadline=close_deadline,
                 backoff=backoff,
             )
+            self._line = WaitingLine(self._pipeline)
             self._reader = Reader(
                 self.backend, self._pipeline, timeout=fetch_timeout, threads=fetch_threads, fuse=fuse or Fuse()
             )
@@ -152,13 +155,14 @@ class SafeKeeper:
 
         The save fails when there was no progress for *deadline* seconds: nothing was stored, and the backend showed
         none (`SupportsProgress`). Until then an unavailable store is tried again.
-        *callback* gets the completed ticket. Raise `Closed` after `close`; any other failure is the ticket's.
+        *callback* gets the completed ticket. In an event loop this never waits, whatever the overflow policy is: what
+        finds no room stands in a line. Raise `Closed` after `close`; any other failure is the ticket's.
         """
-        return self._pipeline.submit(self._prepare(id, state, lock, frozen, deadline), callback)
+        return self._submit(self._prepare(id, state, lock, frozen, deadline), callback)
 
     def forget(self, id: CheckpointId, *, deadline: float | None = None, callback: Callback | None = None) -> Ticket:
         """Delete *id* from the store, after the saves of it that were made before. That it is not there is no error."""
-        return self._pipeline.submit(self._entry(id, deadline), callback)
+        return self._submit(self._entry(id, deadline), callback)
 
     def fetch(self, id: CheckpointId, *, timeout: float | None = None) -> Any:
         """The state stored under *id*; None if there is none.
@@ -227,6 +231,14 @@ class SafeKeeper:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _submit(self, entry: Entry, callback: Callback | None) -> Ticket:
+        """Send *entry* on its way. An event loop is never kept waiting for room: its saves stand in a line."""
+        if running_loop() is not None:
+            return self._line.submit(entry, callback)
+        if self._line and not self._pipeline.completions.in_callback:
+            return self._line.submit(entry, callback, wait=True)
+        return self._pipeline.submit(entry, callback)
 
     def _entry(self, id: CheckpointId, deadline: float | None) -> Entry:
         now = time.monotonic()

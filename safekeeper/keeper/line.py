@@ -1,13 +1,19 @@
-"""Saves of callers that must not wait: an event loop's."""
+"""Saves of callers that must not wait: an event loop's.
+
+Whoever may wait comes behind them while any of them stand in the line: a save that is made after another one never
+overtakes it, whichever threads they are made in.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from threading import Lock, Thread
 
-from safekeeper.keeper.interrupts import start_thread
+from safekeeper.keeper.interrupts import Waiter, join, start_thread, wake
 from safekeeper.keeper.pipeline import Pipeline
-from safekeeper.keeper.ticket import Callback, Entry
+from safekeeper.keeper.ticket import Callback, Entry, Ticket
+
+_LOOK = 1.0  # seconds between two looks whether a save has completed that stands in the line
 
 
 class WaitingLine:
@@ -21,22 +27,34 @@ class WaitingLine:
         self._pipeline = pipeline
         self._lock = Lock()
         self._entries: deque[Entry] = deque()
+        self._waiting: list[Waiter] = []  # threads that may wait, and stand in it only to keep the order
         self._usher: Thread | None = None
 
-    def submit(self, entry: Entry, callback: Callback) -> None:
-        """As `Pipeline.submit`, without ever waiting."""
+    def __bool__(self) -> bool:
+        """Whether anybody stands in it."""
+        return bool(self._entries)
+
+    def submit(self, entry: Entry, callback: Callback | None, *, wait: bool = False) -> Ticket:
+        """As `Pipeline.submit`, without ever waiting, or with *wait* until it has left the line."""
         self._pipeline.check_open()  # before the lock, which nobody would give back in a forked child
+        has_left: Lock | None = None
         try:
             with self._lock:
-                self._pipeline.begin(entry, callback)
+                ticket = self._pipeline.begin(entry, callback)
                 if self._entries or not self._pipeline.enter(entry, wait=False):
                     self._entries.append(entry)
                     self._call_usher()
+                    has_left = join(self._waiting) if wait else None
         except BaseException:
             entry.abandoned = self._pipeline.completions.torn = True
             raise
         finally:
             self._pipeline.completions.report()
+        while has_left is not None and not ticket.done():
+            has_left.acquire(timeout=_LOOK)
+            with self._lock:
+                has_left = join(self._waiting) if entry in self._entries else None
+        return ticket
 
     def _call_usher(self) -> None:
         if self._usher is not None:
@@ -54,5 +72,6 @@ class WaitingLine:
             self._pipeline.completions.report()
             with self._lock:
                 self._entries.popleft()
+                wake(self._waiting)
                 if not self._entries:
                     anybody, self._usher = False, None

@@ -99,11 +99,11 @@ class Pipeline:
             self.completions.report()
         return ticket
 
-    def begin(self, entry: Entry, callback: Callback | None) -> None:
+    def begin(self, entry: Entry, callback: Callback | None) -> Ticket:
         """Count *entry* as under way, with its deadline. It goes no further before `enter`; `report` afterwards."""
         with self.lock:
             try:
-                self._begin(entry, callback)
+                return self._begin(entry, callback)
             except BaseException:
                 entry.abandoned = self.completions.torn = True
                 raise

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from safekeeper.backend import CheckpointId, Receipt
 from safekeeper.errors import SafekeeperError
-from safekeeper.keeper.interrupts import join, wake
+from safekeeper.keeper.interrupts import Waiter, join, wake
+from safekeeper.keeper.loops import LoopWaiter
 
 if TYPE_CHECKING:
     from safekeeper.keeper.completions import Completions, Fate
@@ -85,8 +86,8 @@ class Entry:
     """Whether its caller was interrupted: if it has not entered, nobody will let it in any more."""
     listeners: list[Ticket] | None = None
     """The tickets that have a callback."""
-    waiters: list[threading.Lock] | None = None
-    """One held lock for each thread that waits; they are released when there is news."""
+    waiters: list[Waiter] | None = None
+    """One held lock for each thread that waits, or its like for a task; they are released when there is news."""
 
     def __init__(self, id: CheckpointId, since: float, patience: float) -> None:
         self.id = id
@@ -132,6 +133,11 @@ class Entry:
             self.waiters = []
         return join(self.waiters)
 
+    def leave(self, waiter: Waiter) -> None:
+        """*waiter* waits no more."""
+        if self.waiters is not None and waiter in self.waiters:
+            self.waiters.remove(waiter)
+
     def wake(self) -> None:
         """Let everybody who waits look again."""
         if self.waiters is not None:
@@ -143,7 +149,8 @@ class Ticket:
     """The answer to one `save` or `forget`. It completes exactly once: with a `Receipt`, or with an error.
 
     It completes with an error at the latest when there was no progress for the save's deadline. In a process forked
-    meanwhile it completes with `Closed`; the parent does not notice.
+    meanwhile it completes with `Closed`; the parent does not notice. In an event loop it can be awaited, also by
+    several tasks: `await ticket` is `ticket.result()`. When a task that waits is cancelled the save goes on.
     """
 
     __slots__ = ("_callback", "_completions", "_entry", "_number", "deadline", "late", "patience")
@@ -193,6 +200,32 @@ class Ticket:
             raise TimeoutError(f"{self.id}: not stored after {timeout} s; it is still tried")
         return outcome
 
+    def __await__(self) -> Generator[Any, None, Receipt]:
+        return self._result_in_loop().__await__()
+
+    async def _result_in_loop(self) -> Receipt:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        while self._look() is None:
+            waiter = LoopWaiter(loop)
+            with self._completions.lock:
+                entry = self.carrier
+                if entry.outcome is not None:
+                    break
+                entry.waiters = [*(entry.waiters or ()), waiter]
+            alarm = None
+            if self.superseded:  # its own deadline is nobody else's to watch
+                alarm = loop.call_later(max(self.deadline - time.monotonic(), 0.0), waiter.tell)
+            try:
+                await waiter.future
+            finally:
+                if alarm is not None:
+                    alarm.cancel()
+                with self._completions.lock:
+                    entry.leave(waiter)
+        return self.result()
+
     def call_back(self) -> None:
         """For the keeper, once."""
         callback, self._callback = self._callback, None
@@ -234,5 +267,4 @@ class Ticket:
             waiter = entry.join()
         if not waiter.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
             with self._completions.lock:
-                if entry.waiters is not None and waiter in entry.waiters:
-                    entry.waiters.remove(waiter)
+                entry.leave(waiter)

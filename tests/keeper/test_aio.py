@@ -162,6 +162,66 @@ def test_without_a_thread_to_wait_a_save_fails_at_its_deadline_and_the_next_one_
     asyncio.run(main())
 
 
+def test_a_ticket_is_awaited_by_several_tasks_and_says_why_a_save_failed(store):
+    async def main():
+        with SafeKeeper(store) as keeper:
+            with store.hold("write") as gate:
+                tickets = [keeper.save(A, n) for n in range(3)]
+                await asyncio.to_thread(gate.wait_for, 1)
+                waiting = [asyncio.create_task(AsyncKeeper(keeper).flush()) for _ in range(2)]
+                waiting += [asyncio.ensure_future(ticket) for ticket in [*tickets, *tickets]]
+                await asyncio.sleep(0.01)
+                assert not any(task.done() for task in waiting)
+            await asyncio.gather(*waiting)
+            assert isinstance(await tickets[0], Receipt), "one that has completed"
+            store.fail("write", error=Conflict("injected"))
+            with pytest.raises(Conflict):
+                await keeper.save(A, 1)
+
+    asyncio.run(main())
+
+
+def test_awaiting_a_superseded_save_ends_at_its_own_deadline(store):
+    async def main():
+        with SafeKeeper(store) as keeper:
+            with store.hold("write") as gate:
+                keeper.save(B, 0)
+                await asyncio.to_thread(gate.wait_for, 1)
+                hurried, patient = keeper.save(A, 1, deadline=0.05), keeper.save(A, 2, deadline=1000)
+                with pytest.raises(Unavailable, match="deadline"):
+                    await hurried
+            await patient
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_wait_leaves_nobody_waiting_in_the_ticket(store):
+    async def main():
+        with SafeKeeper(store) as keeper, store.hold("write"):
+            ticket = keeper.save(A, 1)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(ticket, 0.01)
+            assert not ticket.carrier.waiters
+
+    asyncio.run(main())
+
+
+def test_a_save_of_a_thread_never_overtakes_one_of_the_loop_that_waits_for_room(full):
+    keeper, gate = full
+
+    async def main():
+        waiting = [keeper.keeper.save(A, n) for n in range(3)]
+        later = asyncio.create_task(asyncio.to_thread(keeper.keeper.save, A, 3))
+        await asyncio.sleep(0.05)
+        assert not later.done(), "a thread may wait for room, and does"
+        gate.release()
+        await (await later)
+        await asyncio.gather(*map(asyncio.ensure_future, waiting))
+        assert await keeper.fetch(A) == 3
+
+    asyncio.run(main())
+
+
 def test_a_cancelled_task_leaves_its_save_alone(store):
     async def main():
         async with AsyncKeeper(SafeKeeper(store)) as keeper:
