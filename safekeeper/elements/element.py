@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock, get_ident
@@ -20,12 +21,14 @@ class Element(Generic[S]):
 
     __slots__ = (
         "attempt",
+        "blank",
         "failures",
         "gone",
         "half_done",
         "holder",
         "id",
         "known",
+        "line",
         "loaded",
         "lock",
         "pending",
@@ -46,7 +49,11 @@ class Element(Generic[S]):
         self.ticket: Ticket | None = None
         """The newest save of this element, None if there was none since it came into memory."""
         self.pending: PendingState | None = None  # the newest state that was left to a worker to serialize
+        self.blank = False
+        """Whether it began blank because the store did not answer, so that something else may be stored: see
+        `Checkpointed`'s *unavailable*."""
         self.lock = Lock()
+        self.line: deque[waiting.InLine] = deque()  # who waits for the lock
         self.holder: int | None = None  # the thread that has the lock, and its asyncio task
         self.task: object = None
         self.loaded = False  # whether `state` is set
@@ -68,9 +75,17 @@ class Element(Generic[S]):
     def hold(self) -> None:
         """Wait until nobody else has the element, and have it until `let_go`. Raise `RuntimeError` instead of waiting
         for oneself."""
-        if not self.lock.acquire(blocking=False):
+        if self.lock.acquire(blocking=False):
+            self.holder, self.task = get_ident(), waiting.current_task()
+        else:
             waiting.wait_for(self)
-        self.holder, self.task = get_ident(), waiting.current_task()
+
+    async def hold_in_loop(self) -> None:
+        """As `hold`, for a task."""
+        if self.lock.acquire(blocking=False):
+            self.holder, self.task = get_ident(), waiting.current_task()
+        else:
+            await waiting.wait_in_loop(self)
 
     def hold_if_free(self) -> bool:
         """As `hold`, if nobody else has it just now; whether that is so."""
@@ -84,6 +99,8 @@ class Element(Generic[S]):
         # The lock last: a holder is never one who has let go.
         self.holder = self.task = None
         self.lock.release()
+        if self.line:
+            waiting.hand_over(self)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -105,5 +122,6 @@ class Element(Generic[S]):
                 self.let_go()
 
     def is_held_here(self) -> bool:
-        """Whether the caller is inside a block of this element: the same thread and the same task."""
-        return self.holder == get_ident() and self.task is waiting.current_task()
+        """Whether the caller is inside a block of this element: the same task, or without one the same thread."""
+        task = waiting.current_task()
+        return self.holder is not None and self.task is task and (task is not None or self.holder == get_ident())

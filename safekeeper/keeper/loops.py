@@ -6,11 +6,15 @@ import functools
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from contextvars import ContextVar, copy_context
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
+
+acting_for: ContextVar[object] = ContextVar("acting_for")
+"""The task on whose behalf this thread works, and which waits for it."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,7 +93,11 @@ def awaited(
 
     @functools.wraps(method)
     async def run(self: Owner, /, *args: P.args, **named: P.kwargs) -> T:
-        return await in_thread(functools.partial(method, self, *args, **named))
+        import asyncio
+
+        context = copy_context()
+        context.run(acting_for.set, asyncio.current_task())
+        return await in_thread(functools.partial(context.run, functools.partial(method, self, *args, **named)))
 
     run.__doc__ = f"As `{method.__name__}`, awaited: the loop goes on meanwhile. A cancelled one goes on, too."
     return run

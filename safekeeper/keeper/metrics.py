@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The media type of `Metrics.prometheus`."""
@@ -61,54 +61,29 @@ class Histogram:
         return copy
 
 
-def _counter(text: str) -> dict[str, str]:
+def counter(text: str) -> dict[str, str]:
+    """What a field of `Measured` is that only grows."""
     return {"kind": "counter", "suffix": "_total", "help": text}
 
 
-def _gauge(text: str) -> dict[str, str]:
+def gauge(text: str) -> dict[str, str]:
+    """What a field of `Measured` is that goes up and down."""
     return {"kind": "gauge", "suffix": "", "help": text}
 
 
-def _times(text: str) -> dict[str, str]:
+def times(text: str) -> dict[str, str]:
+    """What a field of `Measured` is that has durations."""
     return {"kind": "histogram", "suffix": "_seconds", "help": text}
 
 
 @dataclass(slots=True)
-class Metrics:
-    """Counters since the keeper was made. Every save is in exactly one of `pending` and the seven ways to complete.
+class Measured:
+    """Numbers as a dataclass: each field is a `counter`, a `gauge` or has `times`."""
 
-    A forget counts as a save.
-    """
+    prefix: ClassVar[str] = "safekeeper"
+    """With what the names in Prometheus begin."""
 
-    saves: int = field(default=0, metadata=_counter("Saves and forgets that were accepted"))
-    stored: int = field(default=0, metadata=_counter("Saves that the store acknowledged"))
-    superseded: int = field(default=0, metadata=_counter("Saves whose place a newer state of the same id took"))
-    dropped: int = field(default=0, metadata=_counter("Saves that were pushed out of a full queue"))
-    rejected: int = field(default=0, metadata=_counter("Saves that found no room in a full queue"))
-    expired: int = field(default=0, metadata=_counter("Saves that were not stored within their deadline"))
-    failed: int = field(default=0, metadata=_counter("Saves that ended with an error of the serializer or the store"))
-    closed: int = field(default=0, metadata=_counter("Saves that were still under way when the keeper closed"))
-    pending: int = field(default=0, metadata=_gauge("Saves that are under way"))
-    serialization_queue_entries: int = field(default=0, metadata=_gauge("Entries in the serialization queue"))
-    serialization_queue_bytes: int = field(default=0, metadata=_gauge("Bytes in the serialization queue"))
-    storage_queue_entries: int = field(default=0, metadata=_gauge("Entries in the storage queue"))
-    storage_queue_bytes: int = field(default=0, metadata=_gauge("Bytes in the storage queue"))
-    batches: int = field(default=0, metadata=_counter("Batches that were written"))
-    bytes_written: int = field(default=0, metadata=_counter("Bytes of keys and values in these batches"))
-    retries: int = field(default=0, metadata=_counter("Batches that failed and were tried again"))
-    callback_errors: int = field(default=0, metadata=_counter("Callbacks that raised"))
-    fetches: int = field(default=0, metadata=_counter("Fetches that were answered, also with nothing"))
-    failed_fetches: int = field(default=0, metadata=_counter("Fetches that failed"))
-    serialization_wait: Histogram = field(default_factory=Histogram, metadata=_times("Time in the serialization queue"))
-    serialize: Histogram = field(default_factory=Histogram, metadata=_times("Time to turn a state into bytes"))
-    storage_wait: Histogram = field(default_factory=Histogram, metadata=_times("Time in the storage queue"))
-    store: Histogram = field(default_factory=Histogram, metadata=_times("Time of a batch in the store"))
-    sync: Histogram = field(
-        default_factory=Histogram, metadata=_times("The part of it that the store needed to make it durable")
-    )
-    fetch: Histogram = field(default_factory=Histogram, metadata=_times("Time of a fetch"))
-
-    def copy(self) -> Metrics:
+    def copy(self) -> Self:
         """The numbers as they are now."""
         copy = dataclasses.replace(self)
         for f in dataclasses.fields(self):
@@ -121,7 +96,7 @@ class Metrics:
         return "".join(f"{line}\n" for f in dataclasses.fields(self) for line in self._lines(f, labels))
 
     def _lines(self, f: dataclasses.Field[Any], labels: dict[str, str]) -> Iterator[str]:
-        name = f"safekeeper_{f.name}{f.metadata['suffix']}"
+        name = f"{self.prefix}_{f.name}{f.metadata['suffix']}"
         value = getattr(self, f.name)
         yield f"# HELP {name} {f.metadata['help']}"
         yield f"# TYPE {name} {f.metadata['kind']}"
@@ -135,6 +110,42 @@ class Metrics:
             yield f"{name}_bucket{_labels({**labels, 'le': bound})} {so_far}"
         yield f"{name}_sum{_labels(labels)} {value.total!r}"
         yield f"{name}_count{_labels(labels)} {so_far}"
+
+
+@dataclass(slots=True)
+class Metrics(Measured):
+    """Counters since the keeper was made. Every save is in exactly one of `pending` and the seven ways to complete.
+
+    A forget counts as a save.
+    """
+
+    saves: int = field(default=0, metadata=counter("Saves and forgets that were accepted"))
+    stored: int = field(default=0, metadata=counter("Saves that the store acknowledged"))
+    superseded: int = field(default=0, metadata=counter("Saves whose place a newer state of the same id took"))
+    dropped: int = field(default=0, metadata=counter("Saves that were pushed out of a full queue"))
+    rejected: int = field(default=0, metadata=counter("Saves that found no room in a full queue"))
+    expired: int = field(default=0, metadata=counter("Saves that were not stored within their deadline"))
+    failed: int = field(default=0, metadata=counter("Saves that ended with an error of the serializer or the store"))
+    closed: int = field(default=0, metadata=counter("Saves that were still under way when the keeper closed"))
+    pending: int = field(default=0, metadata=gauge("Saves that are under way"))
+    serialization_queue_entries: int = field(default=0, metadata=gauge("Entries in the serialization queue"))
+    serialization_queue_bytes: int = field(default=0, metadata=gauge("Bytes in the serialization queue"))
+    storage_queue_entries: int = field(default=0, metadata=gauge("Entries in the storage queue"))
+    storage_queue_bytes: int = field(default=0, metadata=gauge("Bytes in the storage queue"))
+    batches: int = field(default=0, metadata=counter("Batches that were written"))
+    bytes_written: int = field(default=0, metadata=counter("Bytes of keys and values in these batches"))
+    retries: int = field(default=0, metadata=counter("Batches that failed and were tried again"))
+    callback_errors: int = field(default=0, metadata=counter("Callbacks that raised"))
+    fetches: int = field(default=0, metadata=counter("Fetches that were answered, also with nothing"))
+    failed_fetches: int = field(default=0, metadata=counter("Fetches that failed"))
+    serialization_wait: Histogram = field(default_factory=Histogram, metadata=times("Time in the serialization queue"))
+    serialize: Histogram = field(default_factory=Histogram, metadata=times("Time to turn a state into bytes"))
+    storage_wait: Histogram = field(default_factory=Histogram, metadata=times("Time in the storage queue"))
+    store: Histogram = field(default_factory=Histogram, metadata=times("Time of a batch in the store"))
+    sync: Histogram = field(
+        default_factory=Histogram, metadata=times("The part of it that the store needed to make it durable")
+    )
+    fetch: Histogram = field(default_factory=Histogram, metadata=times("Time of a fetch"))
 
 
 def _labels(labels: dict[str, str]) -> str:

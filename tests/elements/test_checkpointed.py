@@ -137,8 +137,8 @@ def test_a_trigger_that_raises_does_not_end_the_sweeper(keeper, eventually):
             with pytest.raises(ZeroDivisionError):
                 count(group)
         time.sleep(0.05)  # the sweeper meets it too
-        with group._guard:
-            group._elements[KEY].version = 3
+        with group._memory.lock:
+            group._memory.elements[KEY].version = 3
         eventually(lambda: keeper.fetch(ID) == {"count": 2})
 
 
@@ -318,7 +318,7 @@ def test_a_keeper_that_closes_first_ends_the_sweeper(store):
     keeper = SafeKeeper(store)
     group = words(keeper, trigger=Every(seconds=0.01))
     count(group)
-    sweeper = group._sweeper
+    sweeper = group._sweeper.thread
     keeper.close()
     count(group)  # now there is something due
     sweeper.join(60)

@@ -128,7 +128,7 @@ def test_in_a_forked_child_the_elements_are_closed_although_other_threads_had_th
                 refused()
         group.close()
 
-    for lock in (held.lock, group._guard):
+    for lock in (held.lock, group._memory.lock):
         with lock:
             in_child(check)
 

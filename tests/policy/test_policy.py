@@ -135,7 +135,7 @@ def test_a_service_offered_twice_what_its_store_takes_drops_nothing(eventually):
             with counters.event(b"%d" % (events % 1000)) as element:
                 element.state += 1
         time.sleep(0.01)
-    eventually(lambda: keeper.metrics().pending == 0 and not counters._dirty)
+    eventually(lambda: keeper.metrics().pending == 0 and not counters._memory.dirty)
     counters.close()
     assert keeper.metrics().dropped == 0
     assert sum(state for _, state in keeper.recover("counter")) == events
