@@ -11,7 +11,9 @@ claim, or its write was there when the new owner began to read. This holds on ev
 was stopped at any moment and comes back.
 
     group NAME.claims     claim_EPOCH_OWNER    19 digits, 16 hex digits; JSON: who it is, for messages; written once
-                          done_EPOCH_OWNER     its owner has ended: a hint for those who wait
+                          done_EPOCH_OWNER     its owner has ended: a hint for those who wait; "quiet" if it has said
+                                               that none of its writes is still under way
+                          beat_EPOCH_OWNER     changes while its owner is at work: a hint, too
 
 The rules, which `tests/claims` checks in all orders:
 
@@ -44,8 +46,9 @@ from safekeeper.errors import BadState, Conflict, Unavailable
 if TYPE_CHECKING:
     from safekeeper.backend import Backend
 
-_KEY = re.compile(rb"(claim|done)_(\d{19})_([0-9a-f]{16})")
+_KEY = re.compile(rb"(claim|done|beat)_(\d{19})_([0-9a-f]{16})")
 _ATTEMPTS = 3
+_QUIET = b"quiet"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -70,6 +73,10 @@ class ClaimHolder:
     """What it said of itself: `host`, `pid`, and what it was given to say."""
     done: bool
     """Whether it has ended properly, so that nobody need wait for it."""
+    quiet: bool
+    """Whether it has ended and none of its writes can happen any more."""
+    beat: bytes | None
+    """What it has last said to show that it is at work; None if it does not do that."""
 
     def __str__(self) -> str:
         return f"process {self.about.get('pid', '?')} on {self.about.get('host', '?')}, epoch {self.mark.epoch}"
@@ -78,10 +85,13 @@ class ClaimHolder:
 class Claim:
     """The right to write under a name, until somebody else takes it. `take` makes one."""
 
-    def __init__(self, store: Backend, name: str, mark: Mark) -> None:
+    def __init__(self, store: Backend, name: str, mark: Mark, others: frozenset[Mark] = frozenset()) -> None:
         self._store = store
         self.name = name
         self.mark = mark
+        self.others = others
+        """The other claims that were there when this one was taken. Whoever has written under the name is among them,
+        or was before them."""
 
     def check(self) -> None:
         """Return if the name was still ours after the writes that returned before this call: they are acknowledged.
@@ -89,14 +99,23 @@ class Claim:
         Raise `Conflict` if it may not have been: they count as never acknowledged, and nothing more is to be written
         under the name. Raise `Unavailable` if the store did not answer: check again.
         """
-        highest = max(_list(self._store, self.name)[0], default=self.mark)
+        self._check(_list(self._store, self.name)["claim"])
+
+    def _check(self, there: set[Mark]) -> None:
+        highest = max(there, default=self.mark)
         if highest <= self.mark and self._store.read([CheckpointId(_group(self.name), self.mark.key())]) != [None]:
             return
         raise Conflict(f"{self.name} was taken by {holder(self._store, self.name)}: what was written since is not ours")
 
-    def release(self) -> None:
-        """Say that the owner has ended: whoever waits for the name need not wait any longer."""
-        self._store.write(Batch({CheckpointId(_group(self.name), self.mark.key("done")): b""}))
+    def beat(self, number: int) -> None:
+        """Say that the owner is at work; *number* is another one each time. For those who wait and see nothing else."""
+        self._store.write(Batch({CheckpointId(_group(self.name), self.mark.key("beat")): b"%d" % number}))
+
+    def release(self, *, quiet: bool = False) -> None:
+        """Say that the owner has ended: whoever waits for the name need not wait any longer. *quiet* says, too, that
+        all its writes have returned, so that none of them can happen later."""
+        value = _QUIET if quiet else b""
+        self._store.write(Batch({CheckpointId(_group(self.name), self.mark.key("done")): value}))
 
 
 def take(store: Backend, name: str, **about: str) -> Claim:
@@ -105,12 +124,13 @@ def take(store: Backend, name: str, **about: str) -> Claim:
     What is stored under the name is to be read after this, not before. Raise `Conflict` if another claim came at the
     same moment: wait a while, and look who the holder is before trying again.
     """
-    there, _ = _list(store, name)
+    there = _list(store, name)["claim"]
     mark = Mark(max((mark.epoch for mark in there), default=0) + 1, secrets.token_hex(8))
     said = {"host": socket.gethostname(), "pid": os.getpid(), **about}
     _write_surely(store, Batch({CheckpointId(_group(name), mark.key()): json.dumps(said).encode()}))
-    claim = Claim(store, name, mark)
-    claim.check()
+    seen = _list(store, name)["claim"]
+    claim = Claim(store, name, mark, frozenset(there | seen) - {mark})
+    claim._check(seen)
     with suppress(Unavailable):  # what is left is in nobody's way, and goes with the next claim
         _clean(store, name, mark)
     return claim
@@ -119,21 +139,22 @@ def take(store: Backend, name: str, **about: str) -> Claim:
 def holder(store: Backend, name: str) -> ClaimHolder | None:
     """Who has the highest claim of *name*; None if nobody ever had one."""
     while True:
-        there, done = _list(store, name)
+        there = _list(store, name)["claim"]
         if not there:
             return None
         mark = max(there)
-        (value,) = store.read([CheckpointId(_group(name), mark.key())])
+        ids = [CheckpointId(_group(name), mark.key(kind)) for kind in ("claim", "done", "beat")]
+        value, done, beat = store.read(ids)
         if value is not None:  # else a higher one has come meanwhile
-            return ClaimHolder(mark, json.loads(value), mark in done)
+            return ClaimHolder(mark, json.loads(value), done is not None, done == _QUIET, beat)
 
 
 def _clean(store: Backend, name: str, mine: Mark) -> None:
-    there, done = _list(store, name)
-    for lower in sorted(mark for mark in there | done if mark < mine):
+    marks = set[Mark]().union(*_list(store, name).values())
+    for lower in sorted(mark for mark in marks if mark < mine):
         batch = Batch()  # one claim at a time: rule 3
-        batch.delete(CheckpointId(_group(name), lower.key()))
-        batch.delete(CheckpointId(_group(name), lower.key("done")))
+        for kind in ("claim", "done", "beat"):
+            batch.delete(CheckpointId(_group(name), lower.key(kind)))
         store.write(batch)
 
 
@@ -148,15 +169,15 @@ def _write_surely(store: Backend, batch: Batch) -> None:
                 raise
 
 
-def _list(store: Backend, name: str) -> tuple[set[Mark], set[Mark]]:
-    """The claims of *name*, and those whose owners have ended."""
-    there, done = set[Mark](), set[Mark]()
+def _list(store: Backend, name: str) -> dict[str, set[Mark]]:
+    """The claims of *name*, and the hints that there are about them."""
+    found_there = {kind: set[Mark]() for kind in ("claim", "done", "beat")}
     group = _group(name)
     for key in store.keys(group):
         if not (found := _KEY.fullmatch(key)):
             raise BadState(f"{CheckpointId(group, key)} is not a claim: nothing else may be stored in {group}")
-        (there if found[1] == b"claim" else done).add(Mark(int(found[2]), found[3].decode()))
-    return there, done
+        found_there[found[1].decode()].add(Mark(int(found[2]), found[3].decode()))
+    return found_there
 
 
 def _group(name: str) -> str:

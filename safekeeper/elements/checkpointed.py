@@ -8,7 +8,7 @@
     async with words.event(b"foo") as element:  # the same in an event loop, which goes on while this waits
         element.state["count"] += 1
 
-Leaving the block counts the event, and the trigger decides on a save.
+Leaving the block counts the event, and the trigger decides on a save. A group belongs to one process at a time.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from safekeeper.elements.element import Element
 from safekeeper.elements.holding import Call, Hold, Holding, Inside, Pool, Steps, Waits
 from safekeeper.elements.memory import Memory
 from safekeeper.elements.metrics import ElementMetrics
+from safekeeper.elements.owner import OwnerMode, Ownership
 from safekeeper.elements.saving import Saver, refuse_half_done
 from safekeeper.elements.size import PLAIN, is_small
-from safekeeper.elements.sweeper import Sweeper
+from safekeeper.elements.sweeper import ElementSweeper
 from safekeeper.errors import Closed, QueueFull, SafekeeperError, Unavailable
 from safekeeper.keeper import SafeKeeper
 from safekeeper.keeper.backoff import Backoff
@@ -53,10 +54,18 @@ _BACKOFF = Backoff(first=0.25, most=60.0)
 class Checkpointed(Generic[S]):
     """Elements of state by key, all in *group* of *keeper*.
 
+    A group belongs to one process, and in it to one `Checkpointed`: its block, `claim` or the first event takes it, and
+    `close` gives it back. Another process that has taken it meanwhile ends that: everything raises `Conflict` then, and
+    nothing more is acknowledged, whatever this process was doing. `safekeeper.elements.owner` tells how.
+
     The first event of a key that is not in memory brings back its state, or starts with *new()* if there is none; if
     the store cannot be read the event fails with `Unavailable`, never with a blank state. An event whose block raises
     does not count and triggers nothing, and what it changed is never saved in silence: see `event`.
 
+    owner           what to do if the group belongs to another process: "fail" raises `Conflict` unless that one is
+                    gone, "wait" waits until it is, "take" takes it at once. None takes nothing and keeps nobody out:
+                    for keys that you divide between processes yourself; two that share a key lose events
+    patience        an owner that shows no sign of life in the store for so many seconds is taken to be gone
     trigger         when an element is saved; None saves only at `checkpoint`, before eviction and at `close`
     calibrate       stretches the triggers while the keeper's queues are near full
     ttl             after so many seconds without an event an element leaves memory, once its state is stored: it stays
@@ -75,6 +84,8 @@ class Checkpointed(Generic[S]):
         group: str,
         new: Callable[[], S],
         *,
+        owner: OwnerMode | None = "fail",
+        patience: float = 10.0,
         trigger: Trigger | None = _EVERY_EVENT,
         calibrate: Calibrate | None = None,
         ttl: float | None = None,
@@ -92,11 +103,22 @@ class Checkpointed(Generic[S]):
         self._calibrate = calibrate
         self._unavailable = unavailable
         self._process = os.getpid()
+        self._ownership = None if owner is None else Ownership(keeper, group, owner, patience)
+        self._ready = owner is None
         self._memory: Memory[S] = Memory(group, ttl)
         self._saver = Saver(keeper, self._memory, backoff)
-        self._sweeper = Sweeper(group, tick, self._sweep)
+        self._sweeper = ElementSweeper(group, tick, self._sweep)
         self._pool = Pool()
         self._recovering = Lock()
+
+    def claim(self, timeout: float | None = None) -> None:
+        """See to it that the group belongs to this process, as *owner* says; for a service that wants to know before it
+        opens its doors. Raise `Conflict` if it belongs to another one, and still does after *timeout* seconds."""
+        self._check_process()
+        if self._ownership is not None and not self._ready:
+            self._memory.group = self._ownership.take(timeout)
+            self._ready = True
+        self._check()
 
     def event(self, key: bytes, *, undo: bool = False) -> Holding[Element[S]]:
         """An event for *key*: the element, to be changed inside the block and by nobody else meanwhile.
@@ -155,7 +177,7 @@ class Checkpointed(Generic[S]):
 
     def forget(self, key: bytes) -> Ticket:
         """Remove *key* from memory and from the store. Its next event starts anew. An event may forget its own key."""
-        self._check()
+        self.claim()
         element = self._memory.get(key)
         if element is not None and element.is_held_here():
             return self._forget(element)
@@ -171,7 +193,7 @@ class Checkpointed(Generic[S]):
         What is in memory already is left alone, and events may come meanwhile. *progress* and *on_error* are those of
         `SafeKeeper.recover`; a key whose state cannot be read fails its events, too.
         """
-        self._check()
+        self.claim()
         count = 0
         memory = self._memory
         with self._recovering:
@@ -203,22 +225,36 @@ class Checkpointed(Generic[S]):
         """Save what is dirty, wait until it is stored, and raise if it is not, with the names. The keeper stays open.
 
         What an event has left half-done is not saved: that raises too, if there are events before it that are not
-        stored.
+        stored. When everything is stored the group is given back, and nothing more can be done here.
         """
         if self._process != os.getpid():
             return  # in a forked child the elements are the parent's
         self._sweeper.stop()
         self._pool.close()
+        ownership = self._ownership
+        try:
+            self._store_everything()
+        except SafekeeperError:
+            if ownership is not None and ownership.lost:
+                ownership.release()
+            elif ownership is not None:
+                ownership.rest()
+            raise
+        if ownership is not None:
+            ownership.release()
+        if half_done := self._memory.copy(self._memory.half_done):
+            names = _names([element.id for element in half_done])
+            log_safely(_log.warning, "closed without what events changed that raised half-way: %s", names)
+
+    def _store_everything(self) -> None:
         left = inf
         while lost := [ticket for ticket in self.checkpoint() if not isinstance(ticket.outcome(), Receipt)]:
             pushed_out = any(isinstance(ticket.outcome(), QueueFull) for ticket in lost)
             if not pushed_out or len(lost) >= left:
                 raise _not_stored(lost)
             left = len(lost)
-        if half_done := self._memory.copy(self._memory.half_done):
-            names = _names([element.id for element in half_done])
-            log_safely(_log.warning, "closed without what events changed that raised half-way: %s", names)
 
+    aclaim = awaited(claim)
     aforget = awaited(forget)
     arecover = awaited(recover)
     acheckpoint = awaited(checkpoint)
@@ -226,19 +262,23 @@ class Checkpointed(Generic[S]):
 
     def metrics(self) -> ElementMetrics:
         """The numbers as they are now."""
-        return self._memory.measured()
+        metrics = self._memory.measured()
+        metrics.owned = int(self._ownership is not None and self._ready and self._ownership.holds)
+        return metrics
 
     def __len__(self) -> int:
         """How many elements are in memory."""
         return len(self._memory.elements)
 
     def __enter__(self) -> Self:
+        self.claim()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
+        await self.aclaim()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -249,6 +289,8 @@ class Checkpointed(Generic[S]):
     def _check(self) -> None:
         """Raise unless the elements may be used here and now."""
         self._check_process()
+        if self._ownership is not None:
+            self._ownership.check()
 
     def _check_process(self) -> None:
         """Raise `Closed` in a forked child, where nobody gives back the locks that were held."""
@@ -258,6 +300,8 @@ class Checkpointed(Generic[S]):
     def _take(self, key: bytes) -> Waits[Element[S]]:
         """The element of *key*, held and with its state. Whoever takes it lets it go."""
         self._check()
+        if not self._ready:
+            yield Call(self.claim, alone=True)
         while True:
             element = self._memory.get_or_add(key)
             yield Hold(element)
@@ -383,6 +427,8 @@ class Checkpointed(Generic[S]):
         return False
 
     def _sweep(self) -> None:
+        if self._ownership is not None and self._ownership.lost:
+            raise Closed("the group belongs to another process")
         self._save_what_is_due()
         self._evict_what_is_idle()
 

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from safekeeper.elements.element import Element
-from safekeeper.keeper.loops import running_loop
+from safekeeper.keeper.loops import in_thread, running_loop
 
 T = TypeVar("T")
 _THREADS = 8
@@ -70,16 +70,17 @@ class Hold:
 
 
 class Call:
-    """A call that may take long. It must not wait for an element."""
+    """A call that may take long. It must not wait for an element. With *alone* it may take for ever."""
 
-    __slots__ = ("do",)
+    __slots__ = ("_alone", "do")
 
-    def __init__(self, call: Callable[[], Any]) -> None:
+    def __init__(self, call: Callable[[], Any], *, alone: bool = False) -> None:
         self.do = call
+        self._alone = alone
 
     async def do_in_loop(self, pool: Pool) -> Any:
         """Wait for it as a task."""
-        return await pool.run(self.do)
+        return await (in_thread(self.do) if self._alone else pool.run(self.do))
 
 
 class Inside(Generic[T]):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from safekeeper.keeper.metrics import Histogram, Measured, counter, gauge, times
+from safekeeper.keeper.metrics import Histogram, Numbers, counter, gauge, times
 
 
 @dataclass(slots=True)
-class ElementMetrics(Measured):
+class ElementMetrics(Numbers):
     """Counters since the elements were made, and what is in memory now."""
 
     events: int = field(default=0, metadata=counter("Events that counted"))

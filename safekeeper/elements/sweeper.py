@@ -13,7 +13,7 @@ from safekeeper.keeper.notices import log_safely
 _log = logging.getLogger("safekeeper")
 
 
-class Sweeper:
+class ElementSweeper:
     """Calls *sweep* every *tick* seconds, from the first `start` until `stop`, or until there is nothing more to do it
     with: it raises `Closed`."""
 

@@ -35,6 +35,8 @@ class Guard:
         self.groups = groups
         self.lost: Conflict | None = None
         """Why nothing is acknowledged any more; None while the claim holds as far as is known."""
+        self.unsure: set[CheckpointId] = set()
+        """What is being written, or was written without an answer: it may still happen."""
         self._end = end
 
     def check(self) -> None:

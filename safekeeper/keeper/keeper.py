@@ -218,6 +218,11 @@ class SafeKeeper:
             raise Unavailable(f"{left} saves were not stored before the keeper closed; their tickets tell which")
 
     @property
+    def closed(self) -> bool:
+        """Whether it accepts nothing more."""
+        return self._pipeline.closed
+
+    @property
     def fill(self) -> float:
         """How full the fuller one of the queues is, from 0 to 1."""
         return max(self._pipeline.serialization.queue.fill, self._pipeline.storage.queue.fill)

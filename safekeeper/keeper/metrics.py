@@ -62,22 +62,22 @@ class Histogram:
 
 
 def counter(text: str) -> dict[str, str]:
-    """What a field of `Measured` is that only grows."""
+    """What a field of `Numbers` is that only grows."""
     return {"kind": "counter", "suffix": "_total", "help": text}
 
 
 def gauge(text: str) -> dict[str, str]:
-    """What a field of `Measured` is that goes up and down."""
+    """What a field of `Numbers` is that goes up and down."""
     return {"kind": "gauge", "suffix": "", "help": text}
 
 
 def times(text: str) -> dict[str, str]:
-    """What a field of `Measured` is that has durations."""
+    """What a field of `Numbers` is that has durations."""
     return {"kind": "histogram", "suffix": "_seconds", "help": text}
 
 
 @dataclass(slots=True)
-class Measured:
+class Numbers:
     """Numbers as a dataclass: each field is a `counter`, a `gauge` or has `times`."""
 
     prefix: ClassVar[str] = "safekeeper"
@@ -113,7 +113,7 @@ class Measured:
 
 
 @dataclass(slots=True)
-class Metrics(Measured):
+class Metrics(Numbers):
     """Counters since the keeper was made. Every save is in exactly one of `pending` and the seven ways to complete.
 
     A forget counts as a save.

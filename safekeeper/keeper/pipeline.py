@@ -169,6 +169,11 @@ class Pipeline:
             self.completions.torn = True
             raise
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is accepted any more."""
+        return self._closed is not None
+
     def check_open(self) -> None:
         """Raise `Closed` if nothing is accepted any more."""
         if self._closed is not None:
@@ -267,6 +272,9 @@ class Pipeline:
         try:
             for entry in entries:
                 entry.taken = entry.taken or started
+            ids = [entry.id for entry in entries]
+            for guard in (guards := self.guards.of(ids)):
+                guard.unsure.update(ids)
             if self._goes_in_parts(entries[0]):
                 outcome, nbytes = self._write_in_parts(entries[0])
             else:
@@ -274,7 +282,8 @@ class Pipeline:
                 outcome, nbytes = self._backend.write(batch), batch.nbytes
             if not isinstance(outcome, Receipt):
                 raise TypeError(f"it returned {outcome!r} instead of a Receipt")
-            for guard in self.guards.of(entry.id for entry in entries):  # not before the write has returned
+            for guard in guards:  # not before the write has returned
+                guard.unsure.difference_update(ids)
                 guard.check()
         except Unavailable as error:
             return self._try_again(entries, error)

@@ -327,10 +327,10 @@ def test_a_keeper_that_closes_first_ends_the_sweeper(store):
         count(group, b"unknown")
 
 
-def test_a_second_process_would_overwrite_what_the_first_has_stored(store):
-    """What the docs warn of, so that they stay true: two that share a group count each for themselves."""
+def test_without_an_owner_two_that_share_a_key_lose_events(store):
+    """What the docs warn of, so that they stay true. `test_owner.py` has what happens by default."""
     with SafeKeeper(store) as first, SafeKeeper(store) as second:
-        with words(first) as here, words(second) as there:
+        with words(first, owner=None) as here, words(second, owner=None) as there:
             for _ in range(5):
                 count(here).ticket.result()
                 count(there).ticket.result()

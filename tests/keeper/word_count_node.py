@@ -26,7 +26,9 @@ def main(url: str, node: int, nodes: int, seed: int, length: int, first: int) ->
     trigger = Every(events=3, seconds=0.02)
     with (
         SafeKeeper(url) as keeper,
-        Checkpointed(keeper, "WordCounter", lambda: [0, -1], trigger=trigger, ttl=0.2, tick=0.01) as counters,
+        Checkpointed(
+            *(keeper, "WordCounter", lambda: [0, -1]), owner=None, trigger=trigger, ttl=0.2, tick=0.01
+        ) as counters,
     ):
         for position, word in stream(seed, length):
             if position < first or zlib.crc32(word) % nodes != node:
