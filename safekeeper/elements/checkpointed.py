@@ -29,6 +29,7 @@ from safekeeper.elements.holding import Call, Hold, Holding, Inside, Pool, Steps
 from safekeeper.elements.memory import Memory
 from safekeeper.elements.metrics import ElementMetrics
 from safekeeper.elements.owner import OwnerMode, Ownership
+from safekeeper.elements.recovering import BackgroundRecovery
 from safekeeper.elements.saving import Saver, refuse_half_done
 from safekeeper.elements.size import PLAIN, is_small
 from safekeeper.elements.sweeper import ElementSweeper
@@ -44,6 +45,7 @@ from safekeeper.policy import Calibrate, Every, Trigger
 _log = logging.getLogger("safekeeper")
 
 S = TypeVar("S")
+Recovery: TypeAlias = Literal["lazy", "eager"]
 WhenUnavailable: TypeAlias = Literal["raise", "blank"]
 
 _EVERY_EVENT = Every(events=1)
@@ -73,6 +75,9 @@ class Checkpointed(Generic[S]):
     tick            every so many seconds a thread looks after what is due by time, postponed or idle
     backoff         a save that fails leaves its element dirty, and it is saved again: what was pushed out of a full
                     queue as soon as there is room, anything else after these delays
+    recovery        "eager" brings everything in the store into memory in the background, from the moment on that the
+                    group is ours, while events come; what they ask for first is read first. "lazy" reads each element
+                    with its first event
     unavailable     "blank" lets an event whose state cannot be read (`Unavailable`: see the keeper's `fetch_timeout`
                     and `fuse`) start with *new()* instead of failing, as Apache S4 does: blank rather than late. What
                     is saved then takes the place of what is stored. `element.blank` says so.
@@ -91,9 +96,12 @@ class Checkpointed(Generic[S]):
         ttl: float | None = None,
         tick: float = 0.25,
         backoff: Backoff = _BACKOFF,
+        recovery: Recovery = "lazy",
         unavailable: WhenUnavailable = "raise",
     ) -> None:
         check_group(group)
+        if recovery not in ("lazy", "eager"):
+            raise ValueError(f"recovery= is 'lazy' or 'eager', not {recovery!r}")
         if unavailable not in ("raise", "blank"):
             raise ValueError(f"unavailable= is 'raise' or 'blank', not {unavailable!r}")
         self._keeper = keeper
@@ -110,14 +118,22 @@ class Checkpointed(Generic[S]):
         self._sweeper = ElementSweeper(group, tick, self._sweep)
         self._pool = Pool()
         self._recovering = Lock()
+        self._eager: BackgroundRecovery | None = None
+        if recovery == "eager":
+            self._eager = BackgroundRecovery(group, lambda on_error: self.recover(on_error=on_error), backoff)
+            if self._ready:
+                self._eager.start()
 
     def claim(self, timeout: float | None = None) -> None:
         """See to it that the group belongs to this process, as *owner* says; for a service that wants to know before it
         opens its doors. Raise `Conflict` if it belongs to another one, and still does after *timeout* seconds."""
         self._check_process()
         if self._ownership is not None and not self._ready:
-            self._memory.group = self._ownership.take(timeout)
-            self._ready = True
+            place = self._ownership.take(timeout)
+            with self._memory.lock:
+                first, self._ready, self._memory.group = not self._ready, True, place
+            if first and self._eager is not None:
+                self._eager.start()
         self._check()
 
     def event(self, key: bytes, *, undo: bool = False) -> Holding[Element[S]]:
@@ -200,6 +216,8 @@ class Checkpointed(Generic[S]):
             memory.left = set()
             try:
                 for key, state in self._keeper.recover(memory.group, progress=progress, on_error=on_error):
+                    if self._eager is not None:
+                        self._eager.check()
                     self._bring_back(key, state)
                     count += 1
             finally:
@@ -229,6 +247,8 @@ class Checkpointed(Generic[S]):
         """
         if self._process != os.getpid():
             return  # in a forked child the elements are the parent's
+        if self._eager is not None:
+            self._eager.stop()
         self._sweeper.stop()
         self._pool.close()
         ownership = self._ownership
@@ -263,6 +283,7 @@ class Checkpointed(Generic[S]):
     def metrics(self) -> ElementMetrics:
         """The numbers as they are now."""
         metrics = self._memory.measured()
+        metrics.recovered = int(self._eager is not None and self._eager.done)
         metrics.owned = int(self._ownership is not None and self._ready and self._ownership.holds)
         return metrics
 

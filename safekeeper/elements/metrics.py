@@ -34,6 +34,7 @@ class ElementMetrics(Numbers):
     failed: int = field(default=0, metadata=gauge("Elements whose newest save has failed"))
     half_done: int = field(default=0, metadata=gauge("Elements that an event has left half-done"))
     owned: int = field(default=0, metadata=gauge("1 while the group belongs to this process, else 0"))
+    recovered: int = field(default=0, metadata=gauge("1 when the recovery in the background is through, else 0"))
     load: Histogram = field(default_factory=Histogram, metadata=times("Time to load an element"))
 
     prefix = "safekeeper_elements"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Self
 
@@ -75,6 +76,8 @@ class SafeKeeper:
     fetch_timeout   seconds until a fetch is given up; None waits as long as the backend does, and saves a thread
     fetch_threads   how many reads `recover`, and fetches with a timeout, have under way
     fuse            when fetches fail at once
+    listener        gets every completed ticket, of all saves and forgets, before a callback of its own does; the same
+                    rules hold for it
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class SafeKeeper:
         fetch_timeout: float | None = None,
         fetch_threads: int = 8,
         fuse: Fuse | None = None,
+        listener: Callback | None = None,
     ) -> None:
         if isinstance(serializer, str):
             serializer = serializer_named(serializer)
@@ -108,6 +112,7 @@ class SafeKeeper:
                 serializer, compression=compression, unpacked_limit=unpacked_limit, schema=schema, migrate=migrate
             )
         self._deadline = deadline
+        self._listener = listener
         self.backend = registry.open(store) if isinstance(store, str) else _checked_backend(store)
         """The store. Reading and listing it directly is fine; what is written directly overtakes what is queued."""
         try:
@@ -239,6 +244,8 @@ class SafeKeeper:
 
     def _submit(self, entry: Entry, callback: Callback | None) -> Ticket:
         """Send *entry* on its way. An event loop is never kept waiting for room: its saves stand in a line."""
+        if (listener := self._listener) is not None:
+            callback = listener if callback is None else partial(_tell_both, listener, callback)
         if running_loop() is not None:
             return self._line.submit(entry, callback)
         if self._line and not self._pipeline.completions.in_callback:
@@ -286,6 +293,13 @@ class SafeKeeper:
             return self._codec.decode(value)
         except SafekeeperError as error:
             raise type(error)(f"{id}: {error}") from error
+
+
+def _tell_both(listener: Callback, callback: Callback, ticket: Ticket) -> None:
+    try:
+        listener(ticket)
+    finally:
+        callback(ticket)
 
 
 def _checked(id: CheckpointId) -> CheckpointId:
