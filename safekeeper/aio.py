@@ -13,54 +13,66 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from itertools import islice
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self
 
-from safekeeper.backend import Receipt
+from safekeeper.backend import CheckpointId, Receipt
 from safekeeper.keeper import SafeKeeper
 from safekeeper.keeper.ticket import Ticket
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    S = TypeVar("S", default=Any)
+    T = TypeVar("T")
+else:
+    from typing import TypeVar
+
+    S, T = TypeVar("S"), TypeVar("T")
+
 P = ParamSpec("P")
-T = TypeVar("T")
 
 
 def _completed(
-    method: Callable[Concatenate[SafeKeeper, P], Ticket],
-) -> Callable[Concatenate[AsyncKeeper, P], Coroutine[Any, Any, Receipt]]:
+    method: Callable[Concatenate[SafeKeeper[Any], P], Ticket],
+) -> Callable[Concatenate[AsyncKeeper[Any], P], Coroutine[Any, Any, Receipt]]:
     """A method of the keeper whose ticket is awaited. When the awaiting task is cancelled the save goes on."""
 
     @functools.wraps(method)
-    async def complete(self: AsyncKeeper, /, *args: P.args, **named: P.kwargs) -> Receipt:
+    async def complete(self: AsyncKeeper[Any], /, *args: P.args, **named: P.kwargs) -> Receipt:
         return await method(self.keeper, *args, **named)
 
     return complete
 
 
 def _in_thread(
-    method: Callable[Concatenate[SafeKeeper, P], T],
-) -> Callable[Concatenate[AsyncKeeper, P], Coroutine[Any, Any, T]]:
+    method: Callable[Concatenate[SafeKeeper[Any], P], T],
+) -> Callable[Concatenate[AsyncKeeper[Any], P], Coroutine[Any, Any, T]]:
     """A method of the keeper that is run in another thread."""
 
     @functools.wraps(method)
-    async def run(self: AsyncKeeper, /, *args: P.args, **named: P.kwargs) -> T:
+    async def run(self: AsyncKeeper[Any], /, *args: P.args, **named: P.kwargs) -> T:
         return await asyncio.to_thread(method, self.keeper, *args, **named)
 
     return run
 
 
-class AsyncKeeper:
+class AsyncKeeper(Generic[S]):
     """A `SafeKeeper` whose methods are awaited. For the settings, make the keeper first."""
 
-    def __init__(self, keeper: SafeKeeper) -> None:
+    def __init__(self, keeper: SafeKeeper[S]) -> None:
         self.keeper = keeper
         """The keeper inside, for everything that does not wait: `metrics`, `fill`."""
 
     save = _completed(SafeKeeper.save)
     forget = _completed(SafeKeeper.forget)
-    fetch = _in_thread(SafeKeeper.fetch)
     flush = _in_thread(SafeKeeper.flush)
     close = _in_thread(SafeKeeper.close)
 
-    async def recover(self, group: str, *, batch: int = 256, **named: Any) -> AsyncIterator[tuple[bytes, Any]]:
+    async def fetch(self, id: CheckpointId, *, timeout: float | None = None) -> S | None:
+        """As `SafeKeeper.fetch`."""
+        return await asyncio.to_thread(self.keeper.fetch, id, timeout=timeout)
+
+    async def recover(self, group: str, *, batch: int = 256, **named: Any) -> AsyncIterator[tuple[bytes, S]]:
         """As `SafeKeeper.recover`; *progress* and *on_error* are called in another thread."""
         states = self.keeper.recover(group, batch=batch, **named)
         while some := await asyncio.to_thread(list, islice(states, batch)):

@@ -21,7 +21,7 @@ from functools import partial
 from itertools import takewhile
 from math import inf
 from threading import Lock
-from typing import Generic, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 from safekeeper.backend import CheckpointId, Receipt, check_group
 from safekeeper.elements.element import Element
@@ -64,6 +64,7 @@ class Checkpointed(Generic[S]):
     the store cannot be read the event fails with `Unavailable`, never with a blank state. An event whose block raises
     does not count and triggers nothing, and what it changed is never saved in silence: see `event`.
 
+    state           the type of the states, as that of `SafeKeeper`, which it stands in for here
     owner           what to do if the group belongs to another process: "fail" raises `Conflict` unless that one is
                     gone, "wait" waits until it is, "take" takes it at once. None takes nothing and keeps nobody out:
                     for keys that you divide between processes yourself; two that share a key lose events
@@ -85,10 +86,11 @@ class Checkpointed(Generic[S]):
 
     def __init__(
         self,
-        keeper: SafeKeeper,
+        keeper: SafeKeeper[Any],
         group: str,
         new: Callable[[], S],
         *,
+        state: type[S] | None = None,
         owner: OwnerMode | None = "fail",
         patience: float = 10.0,
         trigger: Trigger | None = _EVERY_EVENT,
@@ -104,7 +106,7 @@ class Checkpointed(Generic[S]):
             raise ValueError(f"recovery= is 'lazy' or 'eager', not {recovery!r}")
         if unavailable not in ("raise", "blank"):
             raise ValueError(f"unavailable= is 'raise' or 'blank', not {unavailable!r}")
-        self._keeper = keeper
+        self._keeper: SafeKeeper[Any] = keeper if state is None else keeper._of(state)
         self._group = group
         self._new = new
         self._trigger = trigger
@@ -114,7 +116,7 @@ class Checkpointed(Generic[S]):
         self._ownership = None if owner is None else Ownership(keeper, group, owner, patience)
         self._ready = owner is None
         self._memory: Memory[S] = Memory(group, ttl)
-        self._saver = Saver(keeper, self._memory, backoff)
+        self._saver = Saver(self._keeper, self._memory, backoff)
         self._sweeper = ElementSweeper(group, tick, self._sweep)
         self._pool = Pool()
         self._recovering = Lock()

@@ -10,11 +10,12 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from safekeeper import registry
 from safekeeper.backend import Backend, CheckpointId, check_group
@@ -42,7 +43,16 @@ from safekeeper.keeper.serializers import (
 from safekeeper.keeper.ticket import Callback, Entry, StateLock, Ticket
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # with a default: a keeper without `state=` takes and gives anything
+
     from safekeeper.claims import Claim
+
+    S = TypeVar("S", default=Any)
+    T = TypeVar("T")
+else:
+    from typing import TypeVar
+
+    S, T = TypeVar("S"), TypeVar("T")
 
 _SMALL = 4096  # bytes: to serialize so little takes less time than to hand it to another thread
 _SERIALIZATION_BOUNDS = Bounds(count=1_000)
@@ -50,13 +60,15 @@ _STORAGE_BOUNDS = Bounds()
 _BACKOFF = Backoff()
 
 
-class SafeKeeper:
+class SafeKeeper(Generic[S]):
     """Keeps states: `save` queues them, workers serialize them and write what is queued as one batch.
 
     For each id, saves and forgets take effect in the order in which they were made, and every one of them completes
     exactly once, at the latest when there was no progress for its deadline. *store* is a URL or a backend; one that was
     opened here is closed here.
 
+    state           the type of the states: a dataclass, a TypedDict, a struct of msgspec or a model of pydantic.
+                    `fetch` then returns it, and `save` refuses what does not fit. None takes what the serializer takes
     serializer      "msgpack", "raw", "json", "arrow", "pickle", a `Serializer`, or None: states are bytes and stored as
                     they are, without a header and without the serialization queue
     compression     "zstd" compresses what gets smaller by it
@@ -84,6 +96,7 @@ class SafeKeeper:
         self,
         store: str | Backend,
         *,
+        state: type[S] | None = None,
         serializer: str | Serializer | None = "msgpack",
         compression: Compression = None,
         unpacked_limit: int = UNPACKED_LIMIT,
@@ -109,8 +122,16 @@ class SafeKeeper:
         self._codec: Codec | None = None
         if serializer is not None:
             self._codec = Codec(
-                serializer, compression=compression, unpacked_limit=unpacked_limit, schema=schema, migrate=migrate
+                serializer,
+                compression=compression,
+                unpacked_limit=unpacked_limit,
+                schema=schema,
+                migrate=migrate,
+                state=state,
             )
+        elif state is not None:
+            raise ValueError("state= needs a serializer: leave out serializer=None")
+        self._is_view = False
         self._deadline = deadline
         self._listener = listener
         self.backend = registry.open(store) if isinstance(store, str) else _checked_backend(store)
@@ -142,7 +163,7 @@ class SafeKeeper:
     def save(
         self,
         id: CheckpointId,
-        state: Any,
+        state: S,
         *,
         lock: StateLock | None = None,
         frozen: bool = False,
@@ -169,7 +190,7 @@ class SafeKeeper:
         """Delete *id* from the store, after the saves of it that were made before. That it is not there is no error."""
         return self._submit(self._entry(id, deadline), callback)
 
-    def fetch(self, id: CheckpointId, *, timeout: float | None = None) -> Any:
+    def fetch(self, id: CheckpointId, *, timeout: float | None = None) -> S | None:
         """The state stored under *id*; None if there is none.
 
         It waits for the saves of this id that were made before. Raise `Unavailable` if the store does not answer
@@ -186,7 +207,7 @@ class SafeKeeper:
         batch: int = 256,
         progress: Callable[[Progress], object] | None = None,
         on_error: OnError | None = None,
-    ) -> Iterator[tuple[bytes, Any]]:
+    ) -> Iterator[tuple[bytes, S]]:
         """Every key of *group* with its state, in any order, each once: in one pass where the store has `scan`, else
         read in parallel, *batch* keys at a time.
 
@@ -252,6 +273,14 @@ class SafeKeeper:
             return self._line.submit(entry, callback, wait=True)
         return self._pipeline.submit(entry, callback)
 
+    def _of(self, state: type[T]) -> SafeKeeper[T]:
+        """This keeper, with its queues and its store, for states of another type."""
+        if self._codec is None:
+            raise ValueError("state= needs a serializer: this keeper has none")
+        view: Any = copy.copy(self)
+        view._codec, view._is_view = self._codec.of(state), True
+        return view  # type: ignore[no-any-return]
+
     def _entry(self, id: CheckpointId, deadline: float | None) -> Entry:
         now = time.monotonic()
         return Entry(_checked(id), now, self._deadline if deadline is None else deadline)
@@ -264,7 +293,7 @@ class SafeKeeper:
         size = None if lock is not None or self._codec is None else size_if_immutable(state)
         if self._codec is not None and (lock is not None or (frozen if size is None else size > _SMALL)):
             # How many bytes it will be shows when a worker has serialized it; until then it counts as an entry.
-            entry.set_state(state, size or 0, lock)
+            entry.set_state(PendingState(state, self._encode) if self._is_view else state, size or 0, lock)
         else:
             try:
                 entry.set_value(self._encode(state))

@@ -7,7 +7,7 @@ where it is asked for by name, also for reading.
 
 from __future__ import annotations
 
-import gc
+import copy
 import json
 import pickle
 import struct
@@ -15,15 +15,16 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import chain
-from types import UnionType
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import xxhash
 
 from safekeeper.backend import MAX_VALUE_BYTES
 from safekeeper.errors import BadState, Corruption, TooLarge
+from safekeeper.keeper.exact import DEEPEST_JSON, JSON_TYPES, has_only, json_problem, problem_in
+
+if TYPE_CHECKING:
+    from safekeeper.keeper.typed import StateType
 
 # state:  "SKS1" | xxh3 u64 | flags u8 | schema u16 | name_len u8 | name | payload to the end
 #         little endian; the checksum is that of the payload, seeded with that of everything between; flag 1: the
@@ -57,40 +58,6 @@ class Serializer(Protocol):
         """The state with these bytes."""
 
 
-class Msgpack:
-    """msgpack: None, bool, int of 64 bits, float, str, bytes, list, dict with any such keys, datetime in UTC. All of
-    them come back as they were; anything else is refused, also where it could be written, such as a tuple."""
-
-    name = "msgpack"
-
-    def __init__(self) -> None:
-        import msgpack
-
-        self._pack, self._unpack = msgpack.packb, msgpack.unpackb
-        self._timestamp = msgpack.Timestamp
-
-    def dumps(self, state: Any) -> bytes:
-        try:
-            # Strict: whatever is of no plain type goes to `default`, subclasses and tuples too. In a list, whose one
-            # byte is taken off again, since msgpack writes one level more than it can read.
-            data: bytes = self._pack([state], default=self._default, strict_types=True)[1:]
-        except Exception as error:
-            raise TypeError(_problem_in(state, _msgpack_problem) or str(error)) from error
-        # What looks like bytes, and msgpack's own types, it takes for something plain all the same.
-        if len(data.translate(None, _BINARY_OR_OWN)) < len(data) and not _has_only(state, _MSGPACK_TYPES):
-            raise TypeError(_problem_in(state, _msgpack_problem))
-        return data
-
-    def _default(self, value: Any) -> Any:
-        if not _is_time_in_utc(value):
-            raise TypeError(f"{type(value).__name__} is of no plain type")
-        since = value - _EPOCH
-        return self._timestamp(since.days * 86400 + since.seconds, since.microseconds * 1000)
-
-    def loads(self, data: bytes) -> Any:
-        return self._unpack(data, timestamp=3, strict_map_key=False)
-
-
 class Raw:
     """Bytes as they are."""
 
@@ -115,9 +82,9 @@ class Json:
         try:
             data = json.dumps(state, ensure_ascii=False, separators=(",", ":")).encode()
         except Exception as error:
-            raise TypeError(_problem_in(state, _json_problem, _DEEPEST_JSON) or str(error)) from error
-        if not _has_only(state, _JSON_TYPES, _DEEPEST_JSON, text_keys=True):
-            raise TypeError(_problem_in(state, _json_problem, _DEEPEST_JSON))
+            raise TypeError(problem_in(state, json_problem, DEEPEST_JSON) or str(error)) from error
+        if not has_only(state, JSON_TYPES, DEEPEST_JSON, text_keys=True):
+            raise TypeError(problem_in(state, json_problem, DEEPEST_JSON))
         return data
 
     def loads(self, data: bytes) -> Any:
@@ -160,8 +127,14 @@ class Pickle:
         return pickle.loads(data)  # noqa: S301 (asked for by name)
 
 
+def _msgpack() -> Serializer:
+    from safekeeper.keeper.packed import Msgpack  # late: it needs several modules
+
+    return Msgpack()
+
+
 BUNDLED: dict[str, tuple[Callable[[], Serializer], str]] = {
-    "msgpack": (Msgpack, "safekeeper"),
+    "msgpack": (_msgpack, "safekeeper"),
     "raw": (Raw, "safekeeper"),
     "json": (Json, "safekeeper"),
     "arrow": (Arrow, "safekeeper[arrow]"),
@@ -181,110 +154,6 @@ def serializer_named(name: str) -> Serializer:
         raise ValueError(f"the serializer {name} needs {error.name}: pip install '{package}'") from error
 
 
-# Does a state come back exactly? What is checked for every state is done at the speed of C; the place and the reason
-# are looked for only in a state that is refused.
-
-_JSON_TYPES = frozenset({type(None), bool, int, float, str, list, dict})
-_MSGPACK_TYPES = _JSON_TYPES | {bytes, datetime}
-_BINARY_OR_OWN = bytes([*range(0xC4, 0xCA), *range(0xD4, 0xD9)])  # how msgpack's bin and ext begin, and other bytes too
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DEEPEST = 1024  # lists and dicts in each other, by msgpack
-_DEEPEST_JSON = 500  # it recurses in Python, and what is read may be asked for from deep inside a program
-
-_Problem: TypeAlias = Callable[[Any, bool], str | None]
-"""What is wrong with a value, which may be the key of a dict; None if nothing is. What it contains is not looked at."""
-
-
-def _has_only(state: Any, types: frozenset[type], deepest: int = _DEEPEST, *, text_keys: bool = False) -> bool:
-    """Whether everything in *state* is of one of *types*, not counting subclasses, and it is not nested too deep. With
-    *text_keys* the keys of every dict must be str."""
-    level = [state]
-    for _ in range(deepest + 1):
-        kinds = set(map(type, level))
-        if not kinds <= types:
-            return False
-        if list not in kinds and dict not in kinds:
-            return True
-        if text_keys and dict in kinds:
-            keys = chain.from_iterable([one for one in level if type(one) is dict])
-            if not {str}.issuperset(map(type, keys)):
-                return False
-        # A list that is alone may be very long: there is no need to copy it.
-        level = level[0] if len(level) == 1 and list in kinds else gc.get_referents(*level)
-    return False
-
-
-def _problem_in(state: Any, problem: _Problem, deepest: int = _DEEPEST) -> str | None:
-    """The first place in *state* that has a problem, what it is and what to do."""
-    stack: list[tuple[str, Any, int]] = [("state", state, 0)]
-    while stack:
-        place, value, depth = stack.pop()
-        if found := problem(value, False):
-            return f"{place} is {found}"
-        if depth >= deepest and type(value) in (dict, list):
-            return f"{place[:100]}... is nested too deep, or contains itself: save it in parts, or flat"
-        inside: list[tuple[str, Any, int]] = []
-        if type(value) is dict:
-            for key, item in value.items():
-                if found := problem(key, True):
-                    return f"the key {key!r:.100} of {place} is {found}"
-                inside.append((f"{place}[{key!r:.100}]", item, depth + 1))
-        elif type(value) is list:
-            inside.extend((f"{place}[{at}]", item, depth + 1) for at, item in enumerate(value))
-        stack.extend(reversed(inside))
-    return None
-
-
-def _msgpack_problem(value: Any, is_key: bool) -> str | None:
-    kind = type(value)
-    if kind is int and not -(2**63) <= value < 2**64:
-        return "an int of more than 64 bits: make it a str, or use the serializer 'pickle'"
-    return None if _is_time_in_utc(value) else _plain_problem(value, _MSGPACK_TYPES - {datetime})
-
-
-def _json_problem(value: Any, is_key: bool) -> str | None:
-    if is_key and type(value) is not str:
-        return f"{_article(type(value))}: JSON has only str as keys; use the serializer 'msgpack' or 'pickle'"
-    return _plain_problem(value, _JSON_TYPES)
-
-
-def _plain_problem(value: Any, types: frozenset[type]) -> str | None:
-    """Why *value*, without what it contains, does not come back, and what to do; None if it does."""
-    kind = type(value)
-    if kind is str:
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return "a str with a lone surrogate, which has no UTF-8: save its bytes, or use the serializer 'pickle'"
-    if kind in types:
-        return None
-    if kind.__module__ == "numpy":
-        instead = "save value.tolist()" if kind.__name__ == "ndarray" else "save value.item()"
-    elif isinstance(value, datetime):
-        instead = "save value.astimezone(datetime.UTC)" if datetime in types else "save value.isoformat()"
-    else:
-        plain = next((plain for base, plain in _PLAIN if isinstance(value, base) and plain in types), None)
-        instead = f"make it {_article(plain)}" if plain else ""
-    return f"{_article(kind)}: {instead}{', or ' if instead else ''}use the serializer 'pickle'"
-
-
-_PLAIN: tuple[tuple[type | UnionType, type], ...] = (
-    (tuple | set | frozenset | list, list),
-    (bytearray | memoryview | bytes, bytes),
-    *((kind, kind) for kind in (dict, str, int, float)),
-)
-"""What a value may be made of that comes back."""
-
-
-def _article(kind: type) -> str:
-    name = kind.__name__
-    return name if kind is bytes else f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
-
-
-def _is_time_in_utc(value: Any) -> bool:
-    return type(value) is datetime and value.tzinfo is UTC and not value.fold
-
-
 @dataclass(frozen=True, slots=True)
 class _Header:
     """What stands between the checksum and the payload, with the seed it makes."""
@@ -302,8 +171,22 @@ class _Header:
         return b"".join((_MARK, checksum.to_bytes(8, "little"), self.data, payload))
 
 
+def state_type(declared: Any, serializer: str) -> StateType:
+    """What `state=` of a keeper declares. Raise `ValueError` if it cannot be used."""
+    from safekeeper.keeper.typed import StateType  # late: it needs several modules
+
+    try:
+        return StateType(declared, serializer)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"state={declared!r} needs {error.name}: pip install {error.name}") from error
+
+
 class Codec:
-    """A serializer with header, checksum, compression and schema version: what stands between a state and its bytes."""
+    """A serializer with header, checksum, compression and schema version: what stands between a state and its bytes.
+
+    With *state*, a type, states are taken apart before they are serialized, and made again (see `typed`). A `migrate`
+    gets the plain parts and may return such parts or a state.
+    """
 
     def __init__(
         self,
@@ -313,6 +196,7 @@ class Codec:
         unpacked_limit: int = UNPACKED_LIMIT,
         schema: int = 0,
         migrate: Migrate | None = None,
+        state: Any = None,
     ) -> None:
         name = serializer.name.encode()
         if not 1 <= len(name) <= 255:
@@ -322,6 +206,8 @@ class Codec:
         if compression not in (None, "zstd"):
             raise ValueError(f"compression is 'zstd' or None, not {compression!r}")
         self._serializer = serializer
+        self._dumps = serializer.dumps
+        self._type = None if state is None else state_type(state, serializer.name)
         self._schema = schema
         self._migrate = migrate
         self._plain = _Header.of(0, schema, name)
@@ -329,10 +215,16 @@ class Codec:
         self._zstd = _Zstd() if compression else None
         self._unpacked_limit = unpacked_limit
 
+    def of(self, state: Any) -> Codec:
+        """The same with states of another type."""
+        codec = copy.copy(self)
+        codec._type = state_type(state, self._serializer.name)
+        return codec
+
     def encode(self, state: Any) -> bytes:
         """The bytes of *state*. Raise `BadState` if the serializer cannot do it."""
         try:
-            payload = self._serializer.dumps(state)
+            payload = self._dumps(state) if self._type is None else self._type.dumps(state, self._dumps)
             if self._zstd is None:
                 return self._plain.seal(payload)
             packed = self._zstd.compress(payload)
@@ -358,7 +250,8 @@ class Codec:
         ):  # nearly all are: no need to take it apart
             payload = data[_SEALED_FROM + len(plain.data) :]
             if xxhash.xxh3_64_intdigest(payload, plain.seed) == int.from_bytes(data[4:_SEALED_FROM], "little"):
-                return self._loads(payload)
+                plain_state = self._loads(payload)
+                return plain_state if self._type is None else self._made(plain_state)
         flags, schema, name, payload = _open(data)
         mine = self._serializer.name
         if name != mine:
@@ -371,7 +264,17 @@ class Codec:
         except Exception as error:
             raise BadState(f"{mine} cannot read its own bytes: {error}") from error
         state = self._loads(payload)
-        return state if schema == self._schema else self._migrated(state, schema)
+        if schema != self._schema:
+            state = self._migrated(state, schema)
+        return state if self._type is None else self._made(state)
+
+    def _made(self, plain: Any) -> Any:
+        """The state of the declared type with these parts."""
+        assert self._type is not None
+        try:
+            return self._type.made(plain)
+        except TypeError as error:
+            raise BadState(str(error)) from error
 
     def _loads(self, payload: bytes) -> Any:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ SETTINGS = [name for name in inspect.signature(SafeKeeper).parameters if name !=
 
 
 def test_the_code_in_the_guide_runs(tmp_path):
-    first, elements = (code for code in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if "import" in code)
+    first, elements, typed = (code for code in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if "import" in code)
     assert "file:///var/lib/app" in first
     exec(first.replace("file:///var/lib/app", f"file://{tmp_path}/store"), {})
     with SafeKeeper(f"file://{tmp_path}/store") as keeper:
@@ -23,6 +24,8 @@ def test_the_code_in_the_guide_runs(tmp_path):
         exec(elements, names)
         names["words"].close()
         assert dict(keeper.recover("WordCounter")) == {b"foo": {"count": 1}}
+    (tmp_path / "typed.py").write_text(typed.replace("log:///var/lib/app", f"log://{tmp_path}/typed"))
+    assert runpy.run_path(str(tmp_path / "typed.py"))["session"].user == "ada"
 
 
 @pytest.mark.parametrize("name", SETTINGS)
