@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from safekeeper.errors import BadId, Closed, TooLarge, one_line
 
@@ -77,29 +77,56 @@ class Scope(enum.IntEnum):
     """Other hosts."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class CheckpointId:
-    """The name of one element of state. An id that exists is valid: the limits are checked here and nowhere else."""
-
+class _Id(NamedTuple):
     group: str
-    """What it is one of: `WordCounter`, or one partition of a Spark store. 1 to 255 bytes of UTF-8, no control
-    characters."""
     key: bytes
-    """Which one: `b"foo"`, or one Spark commit. Any bytes, also none, up to `MAX_KEY_BYTES`."""
 
-    def __post_init__(self) -> None:
-        if type(self.group) is not str:
-            raise BadId(f"a group is a str, not {type(self.group).__name__}: decode it first")
-        check_group(self.group)
-        if type(self.key) is not bytes:
-            raise BadId(f"a key is bytes, not {type(self.key).__name__}: encode it first")
-        if len(self.key) > MAX_KEY_BYTES:
-            raise TooLarge(f"a key has at most {MAX_KEY_BYTES} bytes, this one has {len(self.key)}: shorten or hash it")
+
+class CheckpointId(_Id):
+    """The name of one element of state. An id that exists is valid: the limits are checked here and nowhere else.
+
+    *group* is what it is one of: `WordCounter`, or one partition of a Spark store. 1 to 255 bytes of UTF-8, no control
+    characters. *key* is which one: `b"foo"`, or one Spark commit. Any bytes, also none, up to `MAX_KEY_BYTES`; a str
+    stands for its UTF-8.
+    """
+
+    # A tuple: ids are hashed and compared several times on the way of every save, and tuples do that in C.
+    __slots__ = ()
+
+    def __new__(cls, group: str, key: bytes | str) -> Self:
+        """Raise `BadId` or `TooLarge` if there can be no such id."""
+        if type(group) is not str:
+            raise BadId(f"a group is a str, not {type(group).__name__}: decode it first")
+        check_group(group)
+        if type(key) is str:
+            key = as_key(key)
+        elif type(key) is not bytes:
+            raise BadId(f"a key is bytes or str, not {type(key).__name__}: encode it first")
+        if len(key) > MAX_KEY_BYTES:
+            raise TooLarge(f"a key has at most {MAX_KEY_BYTES} bytes, this one has {len(key)}: shorten or hash it")
+        return tuple.__new__(cls, (group, key))
+
+    def __getnewargs__(self) -> tuple[str, bytes]:
+        return (self.group, self.key)
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
+        return cls(*iterable)
 
     def __str__(self) -> str:
         """The id for messages and log lines: not too long, and printable whatever its bytes are."""
         key = self.key if len(self.key) <= 80 else self.key[:77] + b"..."
         return one_line(f"{self.group}/{key.decode('utf-8', 'backslashreplace')}")
+
+
+def as_key(key: bytes | str) -> bytes:
+    """*key* as bytes: a str stands for its UTF-8. Raise `BadId` if it has none."""
+    if not isinstance(key, str):
+        return key
+    try:
+        return key.encode()
+    except UnicodeEncodeError as error:
+        raise BadId(f"the key {key!r:.100} has no UTF-8 form: {error.reason}: give bytes") from error
 
 
 @lru_cache(maxsize=4096)
@@ -157,6 +184,14 @@ class Batch:
         batch = cls()
         batch.columns = columns
         batch.nbytes = columns.nbytes
+        return batch
+
+    @classmethod
+    def of_different(cls, operations: dict[CheckpointId, bytes | None], nbytes: int) -> Self:
+        """A batch of all these values, and of a delete where there is None; nobody changes *operations* any more. The
+        values are within the limits, and they and their keys have *nbytes*: the caller has seen to both."""
+        batch = cls()
+        batch._operations, batch.nbytes = operations, nbytes
         return batch
 
     def put(self, id: CheckpointId, value: bytes) -> None:

@@ -11,12 +11,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from threading import TIMEOUT_MAX, Condition, Lock, Thread, current_thread, main_thread
 from typing import Literal, TypeAlias, get_args
 
-from safekeeper.backend import CheckpointId
+from safekeeper.backend import CheckpointId, Receipt
 from safekeeper.errors import SafekeeperError, Unavailable
 from safekeeper.keeper.interrupts import Waiter, join, start_thread, wake
 from safekeeper.keeper.metrics import Metrics
@@ -49,7 +49,8 @@ class Completions:
         """What the store said last, while it does not answer."""
         self._open: set[Entry] = set()
         self._emptied: list[Waiter] = []  # who waits until nothing is under way
-        self._heard: deque[Ticket] = deque()  # they have completed and their callbacks are still to be called
+        self.heard: deque[Ticket] = deque()
+        """They have completed, and their callbacks are still to be called."""
         self._own = threading.local()
         self._watcher: Thread | None = None
         self._watch = Condition(self.lock)
@@ -61,13 +62,14 @@ class Completions:
 
     def open(self, entry: Entry, callback: Callback | None) -> Ticket:
         """Begin with *entry*. With the lock held."""
+        metrics = self.metrics
         if entry.serializing:
-            self.metrics.serialize.record(entry.serializing)
-        entry.newest = self.metrics.saves + 1
+            metrics.serialize.record(entry.serializing)
+        entry.newest = metrics.saves + 1
         ticket = Ticket(self, entry, callback)
         if callback is not None:
             entry.listeners = [ticket]
-        self.metrics.saves += 1
+        metrics.saves += 1
         self._open.add(entry)  # together with the line before: no interrupt comes between them
         if entry.deadline < self._next_look:
             self._look_at(entry.deadline)
@@ -81,6 +83,25 @@ class Completions:
         self.counts["superseded"] += 1
         self._open.discard(entry)  # together with the line before
 
+    def store_all(self, entries: Sequence[Entry], receipt: Receipt) -> None:
+        """As `settle` for each of *entries* that has no outcome yet; a worker has them all in hand, and no interrupt
+        reaches it. With the lock held; the caller reports."""
+        stored = 0
+        for entry in entries:
+            entry.value = None
+            if entry.outcome is None:
+                entry.outcome, entry.fate = receipt, "stored"
+                stored += 1
+                if entry.listeners is not None:
+                    self.heard += entry.listeners
+                    entry.listeners = None
+                if entry.waiters is not None:
+                    entry.wake()
+        self.counts["stored"] += stored
+        self._open.difference_update(entries)
+        if not self._open:
+            wake(self._emptied)
+
     def settle(self, entry: Entry, outcome: Outcome, fate: Fate) -> None:
         """Complete *entry*, which has no outcome yet. With the lock held; the caller reports."""
         entry.outcome, entry.fate = outcome, fate
@@ -93,7 +114,7 @@ class Completions:
             entry.drop_state()
             entry.queue.remove(entry)
         if entry.listeners is not None:
-            self._heard += entry.listeners
+            self.heard += entry.listeners
             entry.listeners = None
         if entry.waiters is not None:
             entry.wake()
@@ -142,7 +163,7 @@ class Completions:
         for entry in self._open:
             entry.listeners = None
         self.abandon(error)
-        self._heard.clear()
+        self.heard.clear()
 
     def wait_until_empty(self, until: float) -> None:
         """Wait until nothing is under way or the time has come."""
@@ -154,11 +175,11 @@ class Completions:
                 waiter = join(self._emptied)
             waiter.acquire(timeout=min(remaining, TIMEOUT_MAX))
 
-    def tickets(self) -> list[Ticket]:
-        """A ticket for each entry that is under way now."""
+    def entries(self) -> list[Entry]:
+        """What is under way now."""
         with self.lock:
             self.check()
-            return [Ticket(self, entry) for entry in self._open]
+            return list(self._open)
 
     # Callbacks
 
@@ -175,7 +196,7 @@ class Completions:
                     log_safely(_log.warning, "%s", line)
                 else:
                     log_safely(_log.error, "%s", line, exc_info=error)
-        if self._heard and not self.in_callback:
+        if self.heard and not self.in_callback:
             self._call_back()
 
     def _leave_logging_to_watch(self) -> bool:
@@ -194,23 +215,23 @@ class Completions:
     def _call_back(self) -> None:
         self._own.in_callback = True
         try:
-            for _ in range(len(self._heard)):
+            for _ in range(len(self.heard)):
                 with self.lock:
-                    ticket = self._heard[0] if self._heard else None
+                    ticket = self.heard[0] if self.heard else None
                 if ticket is None:
                     break
                 self._tell(ticket)  # it calls back once, if another thread has come here, too
                 with self.lock:
                     # Not before: after an interrupt it is still there.
-                    if self._heard and self._heard[0] is ticket:
-                        self._heard.popleft()
+                    if self.heard and self.heard[0] is ticket:
+                        self.heard.popleft()
         finally:
             self._own.in_callback = False
             with self.lock:
                 # Who is left after Ctrl-C, and whoever completed at once because a callback saved, is told by the
                 # watch: here it might never end.
                 try:
-                    if self._heard:
+                    if self.heard:
                         self._look_at(time.monotonic())
                 except BaseException:
                     self.torn = True
@@ -274,7 +295,7 @@ class Completions:
         ticket.late = self._too_late(entry.id)
         if entry.listeners is not None and ticket in entry.listeners:
             entry.listeners.remove(ticket)
-            self._heard.append(ticket)
+            self.heard.append(ticket)
 
     def _too_late(self, id: CheckpointId) -> Unavailable:
         reason = f"the store does not answer: {self.trouble}" if self.trouble else "nothing was stored in that time"

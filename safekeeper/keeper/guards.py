@@ -81,8 +81,3 @@ class Guards:
         """The guards over *ids*."""
         guards = self._guards
         return {guards[group] for group in {id.group for id in ids} if group in guards}
-
-    def refusal(self, id: CheckpointId) -> Conflict | None:
-        """Why a save of *id* is not acknowledged; None if nothing is known against it."""
-        guard = self._guards.get(id.group)
-        return None if guard is None else guard.lost

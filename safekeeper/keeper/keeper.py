@@ -54,6 +54,7 @@ else:
 
     S, T = TypeVar("S"), TypeVar("T")
 
+_CHANGING = (dict, list)  # most states: there is no need to look whether they can change
 _SMALL = 4096  # bytes: to serialize so little takes less time than to hand it to another thread
 _SERIALIZATION_BOUNDS = Bounds(count=1_000)
 _STORAGE_BOUNDS = Bounds()
@@ -282,30 +283,33 @@ class SafeKeeper(Generic[S]):
         return view  # type: ignore[no-any-return]
 
     def _entry(self, id: CheckpointId, deadline: float | None) -> Entry:
-        now = time.monotonic()
-        return Entry(_checked(id), now, self._deadline if deadline is None else deadline)
+        return Entry(_checked(id), time.monotonic(), self._deadline if deadline is None else deadline)
 
     def _prepare(
         self, id: CheckpointId, state: Any, lock: StateLock | None, frozen: bool, deadline: float | None
     ) -> Entry:
         """An entry with the state's bytes, if it must or may as well be serialized now, else with the state."""
-        entry = self._entry(id, deadline)
-        size = None if lock is not None or self._codec is None else size_if_immutable(state)
-        if self._codec is not None and (lock is not None or (frozen if size is None else size > _SMALL)):
-            # How many bytes it will be shows when a worker has serialized it; until then it counts as an entry.
-            entry.set_state(PendingState(state, self._encode) if self._is_view else state, size or 0, lock)
-        else:
-            try:
-                entry.set_value(self._encode(state))
-            except SafekeeperError as error:
-                entry.refused = error
-            entry.since, begun = time.monotonic(), entry.since
-            entry.serializing = entry.since - begun
+        if type(id) is not CheckpointId:
+            _checked(id)
+        entry = Entry(id, time.monotonic(), self._deadline if deadline is None else deadline)
+        if lock is not None or frozen or type(state) not in _CHANGING:
+            size = None if lock is not None or self._codec is None else size_if_immutable(state)
+            if self._codec is not None and (lock is not None or (frozen if size is None else size > _SMALL)):
+                # How many bytes it will be shows when a worker has serialized it; until then it counts as an entry.
+                entry.set_state(PendingState(state, self._encode) if self._is_view else state, size or 0, lock)
+                return entry
+        try:
+            entry.value = value = self._encode(state)
+            entry.size += len(value)
+        except SafekeeperError as error:
+            entry.refused = error
+        entry.since, begun = time.monotonic(), entry.since
+        entry.serializing = entry.since - begun
         return entry
 
     def _encode(self, state: Any) -> bytes:
         """The bytes to write for *state*."""
-        if isinstance(state, PendingState):
+        if type(state) is PendingState:
             return state.take()
         if state is None:
             raise BadState("None is what fetch says of an id that is not there: save something else, or forget the id")

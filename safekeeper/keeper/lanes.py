@@ -45,13 +45,14 @@ class LaneQueue:
         # Ordered dicts serve as queues from whose middle a completed entry can be removed at once.
         self._waiting: OrderedDict[Entry, None] = OrderedDict()
         self._ready: OrderedDict[Entry, None] = OrderedDict()
-        self._last: dict[CheckpointId, Entry] = {}
+        self.lanes: dict[CheckpointId, Entry] = {}
+        """The newest entry of each id that has any, waiting or with a worker."""
         self.taken: set[Entry] = set()
         """What workers have in hand."""
 
     def __contains__(self, id: CheckpointId) -> bool:
         """Whether anything of *id* waits here or was taken and not yet released."""
-        return bool(self._last) and id in self._last  # mostly there is nothing, and hashing an id takes its time
+        return bool(self.lanes) and id in self.lanes  # mostly there is nothing, and hashing an id takes its time
 
     def __bool__(self) -> bool:
         """Whether there is something to take."""
@@ -60,11 +61,11 @@ class LaneQueue:
     @property
     def busy(self) -> bool:
         """Whether anything waits here or was taken and not yet released."""
-        return bool(self._last)
+        return bool(self.lanes)
 
     def last(self, id: CheckpointId) -> Entry | None:
         """The newest entry of *id*, waiting or with a worker."""
-        return self._last.get(id)
+        return self.lanes.get(id)
 
     def oldest(self) -> Entry:
         """The entry that has waited longest. There must be one."""
@@ -100,13 +101,15 @@ class LaneQueue:
         if (left := entry.leaving) is not None:  # it can be in one lane only
             entry.leaving = None
             left.release(entry)
-        last = self._last.setdefault(entry.id, entry)
+        last = self.lanes.setdefault(entry.id, entry)
         if last is entry:
             self._ready[entry] = None
         else:
-            self._last[entry.id] = entry
+            self.lanes[entry.id] = entry
             last.following, entry.preceding = entry, last
-        self._enter(entry)
+        entry.queue, entry.entered = self, True
+        self.count += entry.weight
+        self.nbytes += entry.size
 
     def replace(self, carrier: Entry, newer: Entry) -> None:
         """Let *carrier* do what *newer* was to do, at its own place in the queue."""
@@ -130,20 +133,38 @@ class LaneQueue:
             self._ready.clear()
         else:
             taken = [self._ready.popitem(last=False)[0] for _ in range(most)]
-        for entry in taken:
-            self._leave(entry)
+        if len(taken) == len(self._waiting):
+            self._waiting.clear()
+            for entry in taken:
+                entry.queue = None
+            self.count = self.nbytes = 0
+        else:
+            for entry in taken:
+                self._leave(entry)
         self.taken.update(taken)
-        self.tell_blocked()
+        if self.line:
+            self.tell_blocked()
         return taken
 
     def release(self, entry: Entry) -> None:
         """The worker is done with *entry*: the next of its id becomes ready."""
         self.taken.discard(entry)
         if (following := entry.following) is None:
-            del self._last[entry.id]
+            del self.lanes[entry.id]
         else:
             entry.following = following.preceding = None
             self._ready[following] = None
+
+    def release_all(self, entries: list[Entry]) -> None:
+        """As `release` for each of *entries*."""
+        self.taken.difference_update(entries)
+        lanes = self.lanes
+        for entry in entries:
+            if (following := entry.following) is None:
+                del lanes[entry.id]
+            else:
+                entry.following = following.preceding = None
+                self._ready[following] = None
 
     def remove(self, entry: Entry) -> None:
         """Take out an entry that completed while it waited."""
@@ -155,7 +176,7 @@ class LaneQueue:
             return
         preceding.following, entry.preceding = entry.following, None
         if (following := entry.following) is None:
-            self._last[entry.id] = preceding
+            self.lanes[entry.id] = preceding
         else:
             following.preceding, entry.following = preceding, None
 
@@ -201,7 +222,7 @@ class LaneQueue:
                 before.following, entry.preceding = entry, before
             last[entry.id] = entry
         count, nbytes = sum(entry.weight for entry in waiting), sum(entry.size for entry in waiting)
-        self._waiting, self._ready, self._last = OrderedDict.fromkeys(waiting), ready, last
+        self._waiting, self._ready, self.lanes = OrderedDict.fromkeys(waiting), ready, last
         self.count, self.nbytes = count, nbytes
         for entry in list(self.line):
             orphan = entry.abandoned and not entry.entered

@@ -7,7 +7,7 @@ return Response(keeper.metrics().prometheus(keeper="orders"), media_type=CONTENT
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -34,6 +34,15 @@ class Histogram:
         bucket = int(seconds * 1e6).bit_length()
         self.counts[bucket if bucket < _BUCKETS else -1] += 1
         self.total += seconds
+
+    def record_all(self, times: Iterable[float]) -> None:
+        """Count each of *times*."""
+        counts, total = self.counts, self.total
+        for seconds in times:
+            bucket = int(seconds * 1e6).bit_length()
+            counts[bucket if bucket < _BUCKETS else -1] += 1
+            total += seconds
+        self.total = total
 
     @property
     def count(self) -> int:

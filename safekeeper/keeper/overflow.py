@@ -32,6 +32,9 @@ class Entrance:
         has to wait for room. With *accepted* it does so whatever the policy: it has passed one queue, and is not
         refused by the next."""
         queue, completions = stage.queue, self._completions
+        if entry.outcome is None and not queue.line and entry.id not in queue.lanes and queue.has_room(entry):
+            self._push(stage, entry)  # mostly it is so, and then the policy does not matter
+            return True
         while entry.outcome is None:
             if self._overflow == "coalesce" and self._coalesce(queue, entry):
                 break

@@ -56,21 +56,21 @@ class Msgpack:
         import msgpack
         import msgspec
 
-        self._own = _Packers(msgpack)
+        self._own = _Own(msgpack)
         self._unpack = msgspec.msgpack.Decoder(ext_hook=_opened).decode
         self._unpack_deep = msgpack.unpackb
 
     def dumps(self, state: Any) -> bytes:
-        own = self._own
+        packer = self._own.packer
         try:
             # In a list, whose one byte is taken off again, since msgpack writes one level more than it can read.
-            data: bytes = own.pack([state])[1:]
+            data: bytes = packer.pack([state])[1:]
         except Exception as error:
-            own.start_anew()
+            self._own.start_anew()
             raise TypeError(problem_in(state, _problem) or str(error)) from error
-        rich, own.rich = own.rich, False
+        rich, packer.rich = packer.rich, False
         if len(data) > _LARGE:
-            own.start_anew()
+            self._own.start_anew()
         # What looks like bytes, and msgpack's own types, it takes for something plain all the same.
         if len(data.translate(None, _BINARY_OR_OWN)) < len(data) and not _is_exact(state, rich):
             raise TypeError(problem_in(state, _problem))
@@ -87,8 +87,8 @@ class Msgpack:
             return self._unpack_deep(data, timestamp=3, strict_map_key=False, ext_hook=_opened)
 
 
-class _Packers(threading.local):
-    """A packer of msgpack for each thread: to make one takes longer than to pack a small state."""
+class _Own(threading.local):
+    """A packer for each thread: to make one takes longer than to pack a small state."""
 
     def __init__(self, msgpack: Any) -> None:
         self._msgpack = msgpack
@@ -96,11 +96,19 @@ class _Packers(threading.local):
 
     def start_anew(self) -> None:
         """With an empty buffer, and nothing noted."""
+        self.packer = _Packer(self._msgpack)
+
+
+class _Packer:
+    """msgpack's packer with our extension types."""
+
+    def __init__(self, msgpack: Any) -> None:
+        self._msgpack = msgpack
         self.rich = False
         """Whether something was packed that version 1 has no word for."""
         self._depth = 0
         # Strict: whatever is of no plain type goes to `default`, subclasses and tuples too.
-        self.pack: Callable[[Any], bytes] = self._msgpack.Packer(default=self._default, strict_types=True).pack
+        self.pack: Callable[[Any], bytes] = msgpack.Packer(default=self._default, strict_types=True).pack
 
     def _default(self, value: Any) -> Any:
         if type(value) is datetime and value.tzinfo is UTC and not value.fold:

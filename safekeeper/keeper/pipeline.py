@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import inf
 from threading import TIMEOUT_MAX, Condition, Lock, Thread
@@ -20,12 +20,13 @@ from safekeeper.errors import Closed, SafekeeperError, Unavailable
 from safekeeper.keeper import lifetime
 from safekeeper.keeper.backoff import Backoff
 from safekeeper.keeper.completions import Completions
-from safekeeper.keeper.guards import Guards
+from safekeeper.keeper.guards import Guard, Guards
 from safekeeper.keeper.lanes import Bounds
 from safekeeper.keeper.metrics import Metrics
 from safekeeper.keeper.overflow import Entrance, Overflow
 from safekeeper.keeper.stage import Stage
 from safekeeper.keeper.ticket import Callback, Entry, Outcome, Ticket
+from safekeeper.large import fits
 
 _GRACE = 1.0  # seconds for idle threads to end at close
 
@@ -81,22 +82,27 @@ class Pipeline:
 
     def submit(self, entry: Entry, callback: Callback | None) -> Ticket:
         """Send *entry* on its way; wait for room if the overflow policy says so."""
+        # It is on the way of every save: what is mostly not needed is not called.
+        completions = self.completions
+        waiter = None
         try:
             with self.lock:
                 try:
                     ticket = self._begin(entry, callback)
                     stage = self._first_stage(entry)
-                    waiter = self._enter(stage, entry)
+                    if not self._entrance.enter(stage, entry):
+                        waiter = self._entrance.stand_in_line(stage.queue, entry)
                 except BaseException:  # before the lock is given back
-                    entry.abandoned = self.completions.torn = True
+                    entry.abandoned = completions.torn = True
                     raise
             if waiter is not None:
                 self._wait_for_room(stage, entry, waiter)
         except BaseException:
-            entry.abandoned = self.completions.torn = True
+            entry.abandoned = completions.torn = True
             raise
         finally:
-            self.completions.report()
+            if completions.torn or completions.heard or completions.notices.lines:
+                completions.report()
         return ticket
 
     def begin(self, entry: Entry, callback: Callback | None) -> Ticket:
@@ -126,8 +132,10 @@ class Pipeline:
         return True
 
     def _begin(self, entry: Entry, callback: Callback | None) -> Ticket:
-        self.completions.check()
-        self.check_open()
+        if self.completions.torn:
+            self.completions.check()
+        if self._closed is not None:
+            self.check_open()
         ticket = self.completions.open(entry, callback)
         if entry.refused is not None:
             self.completions.fail(entry, entry.refused)
@@ -181,7 +189,8 @@ class Pipeline:
 
     def _first_stage(self, entry: Entry) -> Stage:
         """Bytes go straight to the storage queue, unless an earlier save of the same id is still being serialized."""
-        direct = entry.encoded and entry.id not in self.serialization.queue
+        serializing = self.serialization.queue.lanes  # mostly there is nothing
+        direct = entry.encoded and not (serializing and entry.id in serializing)
         return self.storage if direct else self.serialization
 
     def _last_progress(self, entry: Entry) -> float:
@@ -263,23 +272,23 @@ class Pipeline:
         """Write *entries* as one batch, but for those in parts; what to write next."""
         if self.guards and not (entries := self._refuse(entries)):
             return []
-        if len(entries) > 1 and (apart := [entry for entry in entries if self._goes_in_parts(entry)]):
+        if len(entries) > 1 and (apart := self._apart(entries)):
             now = [entry for entry in entries if entry not in apart] or apart[:1]
             return self._write(now) + [entry for entry in entries if entry not in now]
         started = time.monotonic()
         nbytes = 0
         outcome: Outcome
+        guards = self.guards.of(ids := [entry.id for entry in entries]) if self.guards else set[Guard]()
         try:
             for entry in entries:
                 entry.taken = entry.taken or started
-            ids = [entry.id for entry in entries]
-            for guard in (guards := self.guards.of(ids)):
+            for guard in guards:
                 guard.unsure.update(ids)
-            if self._goes_in_parts(entries[0]):
+            if len(entries) == 1 and self._goes_in_parts(entries[0]):
                 outcome, nbytes = self._write_in_parts(entries[0])
             else:
-                batch = _batch(entries)
-                outcome, nbytes = self._backend.write(batch), batch.nbytes
+                nbytes = sum([entry.size for entry in entries])
+                outcome = self._backend.write(Batch.of_different({entry.id: entry.value for entry in entries}, nbytes))
             if not isinstance(outcome, Receipt):
                 raise TypeError(f"it returned {outcome!r} instead of a Receipt")
             for guard in guards:  # not before the write has returned
@@ -292,37 +301,50 @@ class Pipeline:
         with self.lock:
             self.completions.check()
             self._count_batch(nbytes, outcome, time.monotonic() - started)
-            for entry in entries:
-                self.metrics.storage_wait.record(started - entry.since)
-                entry.value = None
-                verdict = self.guards.refusal(entry.id) or outcome
-                if not isinstance(verdict, Receipt):
-                    self.completions.fail(entry, verdict)
-                elif entry.outcome is None:
-                    self.completions.settle(entry, verdict, "stored")
-                self.storage.queue.release(entry)
+            self.metrics.storage_wait.record_all([started - entry.since for entry in entries])
+            stored = [entry for entry in entries if not self._fail_if_lost(entry, guards)] if guards else entries
+            if isinstance(outcome, Receipt):
+                self.completions.store_all(stored, outcome)
+            else:
+                for entry in stored:
+                    entry.value = None
+                    self.completions.fail(entry, outcome)
+            self.storage.queue.release_all(entries)
         self.completions.report()
         return []
 
     def _refuse(self, entries: list[Entry]) -> list[Entry]:
         """Complete those of *entries* whose groups somebody else has taken; the others."""
-        refused = {entry: error for entry in entries if (error := self.guards.refusal(entry.id)) is not None}
-        if not refused:
+        lost = {guard for guard in self.guards.of(entry.id for entry in entries) if guard.lost is not None}
+        if not lost:
             return entries
         with self.lock:
             self.completions.check()
-            for entry, error in refused.items():
-                entry.value = None
-                self.completions.fail(entry, error)
-                self.storage.queue.release(entry)
+            refused = [entry for entry in entries if self._fail_if_lost(entry, lost)]
+            self.storage.queue.release_all(refused)
         self.completions.report()
         return [entry for entry in entries if entry not in refused]
+
+    def _fail_if_lost(self, entry: Entry, guards: Iterable[Guard]) -> bool:
+        """With the lock held: let *entry* fail if one of *guards* over it has lost; whether that is so."""
+        for guard in guards:
+            if guard.lost is not None and entry.id.group in guard.groups:
+                entry.value = None
+                self.completions.fail(entry, guard.lost)
+                return True
+        return False
+
+    def _apart(self, entries: list[Entry]) -> list[Entry]:
+        """Those of *entries* that go in parts."""
+        if self.in_parts:
+            return [entry for entry in entries if self._goes_in_parts(entry)]
+        return [entry for entry in entries if (value := entry.value) is not None and not fits(value)]
 
     def _goes_in_parts(self, entry: Entry) -> bool:
         """Whether *entry* is larger than one value, or takes the place of one that was."""
         if self.in_parts and entry.id in self.in_parts:
             return True
-        return entry.value is not None and not large.fits(entry.value)
+        return entry.value is not None and not fits(entry.value)
 
     def _write_in_parts(self, entry: Entry) -> tuple[Receipt, int]:
         """Write *entry* alone; what the store says, and how many bytes that were."""
@@ -333,7 +355,7 @@ class Pipeline:
         if entry.in_parts is None:
             entry.in_parts = large.LargeWrite(self._backend, entry.id, on_part=entry.get_on)
         receipt = entry.in_parts.write(entry.value)
-        if large.fits(entry.value):
+        if fits(entry.value):
             self.in_parts.discard(entry.id)
         else:
             self.in_parts.add(entry.id)
@@ -407,8 +429,10 @@ class Pipeline:
         """Wait until everything submitted before has completed."""
         self.completions.refuse_in_callback("flush")
         until = None if timeout is None else time.monotonic() + timeout
-        for ticket in self.completions.tickets():
-            ticket.outcome(None if until is None else max(until - time.monotonic(), 0.0))
+        for entry in self.completions.entries():
+            if entry.outcome is None:
+                ticket = Ticket(self.completions, entry)
+                ticket.outcome(None if until is None else max(until - time.monotonic(), 0.0))
 
     def close(self, seconds: float | None = None) -> int:
         """Accept nothing more, wait for what is under way, and complete what is left after that time with `Closed`; how
@@ -478,16 +502,6 @@ class Pipeline:
         """Store what is queued."""
         if left := self.close():
             raise Unavailable(f"{left} saves were not stored")
-
-
-def _batch(entries: list[Entry]) -> Batch:
-    batch = Batch()
-    for entry in entries:
-        if entry.value is None:
-            batch.delete(entry.id)
-        else:
-            batch.put(entry.id, entry.value)
-    return batch
 
 
 def _as_outcome(error: BaseException, who: str) -> SafekeeperError:

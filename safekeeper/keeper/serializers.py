@@ -160,15 +160,15 @@ class _Header:
 
     data: bytes
     seed: int
+    pack: Callable[[bytes, int, bytes], bytes]
 
     @classmethod
     def of(cls, flags: int, schema: int, name: bytes) -> _Header:
         data = struct.pack("<BHB", flags, schema, len(name)) + name
-        return cls(data, xxhash.xxh3_64_intdigest(data))
+        return cls(data, xxhash.xxh3_64_intdigest(data), struct.Struct(f"<4sQ{len(data)}s").pack)
 
     def seal(self, payload: bytes) -> bytes:
-        checksum = xxhash.xxh3_64_intdigest(payload, self.seed)
-        return b"".join((_MARK, checksum.to_bytes(8, "little"), self.data, payload))
+        return self.pack(_MARK, xxhash.xxh3_64_intdigest(payload, self.seed), self.data) + payload
 
 
 def state_type(declared: Any, serializer: str) -> StateType:

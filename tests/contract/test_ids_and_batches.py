@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import pytest
 
 from safekeeper import MAX_KEY_BYTES, MAX_VALUE_BYTES, BadId, Batch, CheckpointId, Columns, TooLarge
@@ -17,8 +20,9 @@ B = CheckpointId("g", b"b")
         ("a\x85", b"", BadId, "control characters"),
         ("\ud800", b"", BadId, "no UTF-8 form"),
         (b"g", b"", BadId, "a group is a str, not bytes"),
-        ("g", "key", BadId, "a key is bytes, not str"),
-        ("g", bytearray(b"key"), BadId, "a key is bytes, not bytearray"),
+        ("g", "\ud800", BadId, "the key '.*' has no UTF-8 form"),
+        ("g", 1, BadId, "a key is bytes or str, not int"),
+        ("g", bytearray(b"key"), BadId, "a key is bytes or str, not bytearray"),
         ("g", b"x" * (MAX_KEY_BYTES + 1), TooLarge, "at most 32768 bytes"),
     ],
 )
@@ -36,6 +40,25 @@ def test_a_group_may_look_like_anything_else(group):
 def test_an_id_shows_its_key_as_text_and_cuts_a_long_one():
     assert str(CheckpointId("g", b"a\xff")) == "g/a\\xff"
     assert len(str(CheckpointId("g", b"x" * 1000))) < 100
+
+
+def test_a_key_may_be_given_as_text():
+    id = CheckpointId("g", "ä")
+    assert id == CheckpointId("g", "ä".encode())
+    assert type(id.key) is bytes
+
+
+def test_an_id_is_a_value_and_stays_valid():
+    assert sorted([B, CheckpointId("f", b"z"), A]) == [CheckpointId("f", b"z"), A, B]
+    assert {A, CheckpointId("g", "a")} == {A}
+    for copied in (copy.copy(A), copy.deepcopy(A), pickle.loads(pickle.dumps(A))):
+        assert type(copied) is CheckpointId
+        assert copied == A
+    assert repr(A) == "CheckpointId(group='g', key=b'a')"
+    with pytest.raises(AttributeError):
+        A.key = b"b"
+    with pytest.raises(BadId, match="control characters"):
+        A._replace(group="\n")
 
 
 def test_the_last_operation_on_an_id_counts():

@@ -80,7 +80,7 @@ SAVES: dict[str, tuple[dict, Callable[[Scene], None]]] = {
     "large": ({}, lambda s: s.save(A, "x" * 10_000)),
     "frozen": ({}, lambda s: s.save(A, {"count": 1}, frozen=True)),
     "locked": ({}, lambda s: s.save(A, {"count": 1}, lock=LOCK)),
-    "refused": ({}, lambda s: s.save(A, (1,))),
+    "refused": ({}, lambda s: s.save(A, 1j)),
     "expired": ({}, lambda s: s.save(A, 1, deadline=0)),
     "coalesced": ({"overflow": "coalesce", "full": True}, lambda s: s.save(B, 3)),
     "coalesced and waiting": ({"overflow": "coalesce", "full": True}, lambda s: s.save(D, 3)),
@@ -149,7 +149,7 @@ def check(keeper: SafeKeeper, scene: Scene, where: str | None) -> None:
     assert metrics.saves == completed, where
     keeper.close(30)
     queues = (keeper._pipeline.serialization.queue, keeper._pipeline.storage.queue)
-    assert [(len(q._waiting), len(q._ready), len(q._last), len(q.taken), len(q.line)) for q in queues] == [(0,) * 5] * 2
+    assert [(len(q._waiting), len(q._ready), len(q.lanes), len(q.taken), len(q.line)) for q in queues] == [(0,) * 5] * 2
     # A save that was interrupted may have begun, and is then called back too.
     assert len(set(map(id, scene.heard))) == len(scene.heard), where
     assert {id(ticket) for ticket in scene.tickets} <= {id(ticket) for ticket in scene.heard}, where

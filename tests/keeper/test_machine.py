@@ -201,7 +201,7 @@ class KeeperMachine(RuleBasedStateMachine):
         for id in IDS:
             assert self.stored(id) in self.possible(id)
         queues = (self.keeper._pipeline.serialization.queue, self.keeper._pipeline.storage.queue)
-        assert [(len(q._waiting), len(q._ready), len(q._last), q.count, q.nbytes) for q in queues] == [(0,) * 5] * 2
+        assert [(len(q._waiting), len(q._ready), len(q.lanes), q.count, q.nbytes) for q in queues] == [(0,) * 5] * 2
 
     def stored(self, id: CheckpointId) -> bytes | None:
         (value,) = self.store.inner.read([id])

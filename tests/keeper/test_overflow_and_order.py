@@ -116,7 +116,7 @@ def test_what_is_dropped_leaves_no_trace_while_the_store_is_stuck(store):
             keeper.save(A if n % 2 else CheckpointId("group", b"%d" % n), b"x")
         queue = keeper._pipeline.storage.queue
         assert len(queue._waiting) == 3
-        assert len(queue._last) <= 4
+        assert len(queue.lanes) <= 4
         assert len(queue._ready) <= 3
         assert len(keeper._pipeline.completions) == 4
     keeper.close()
