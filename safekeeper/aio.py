@@ -65,6 +65,8 @@ class AsyncKeeper(Generic[S]):
 
     save = _completed(SafeKeeper.save)
     forget = _completed(SafeKeeper.forget)
+    save_together = _completed(SafeKeeper.save_together)
+    save_many = _in_thread(SafeKeeper.save_many)
     flush = _in_thread(SafeKeeper.flush)
     close = _in_thread(SafeKeeper.close)
 

@@ -106,6 +106,16 @@ class Completions:
         """Complete *entry*, which has no outcome yet. With the lock held; the caller reports."""
         entry.outcome, entry.fate = outcome, fate
         self._finish(entry)
+        if entry.together is not None:
+            self._settle_rest(entry)
+
+    def _settle_rest(self, entry: Entry) -> None:
+        """What is saved together with *entry* has its outcome."""
+        assert entry.together is not None
+        for member in entry.together.members:
+            if member.outcome is None and member in self._open:
+                member.outcome, member.fate = entry.outcome, entry.fate
+                self._finish(member)
 
     def _finish(self, entry: Entry) -> None:
         """What has to follow when *entry* has got its outcome; from any step on it can be done again."""
@@ -132,6 +142,11 @@ class Completions:
         """Complete what has an outcome or an heir, and what nobody will put on a queue any more. With the lock held,
         after the queues."""
         for entry in list(self._open):
+            if entry not in self._open:  # finished together with another
+                continue
+            if entry.together is not None and entry.outcome is None:
+                done = next((member for member in entry.together.members if member.outcome is not None), entry)
+                entry.outcome, entry.fate = done.outcome, done.fate
             if entry.outcome is not None:
                 self._finish(entry)
             elif entry.heir is not None:
@@ -154,7 +169,8 @@ class Completions:
         """Complete everything with *error*; how much that was. With the lock held."""
         entries = list(self._open)
         for entry in entries:
-            self.settle(entry, error, "closed")
+            if entry.outcome is None:
+                self.settle(entry, error, "closed")
         return len(entries)
 
     def abandon_in_child(self, error: SafekeeperError) -> None:
@@ -348,6 +364,8 @@ class Completions:
                     self._expire_ticket(ticket)
                 elif ticket.superseded:
                     soonest = min(soonest, ticket.deadline)
+            if entry.outcome is not None:  # together with another
+                continue
             if self.is_late(entry, entry):
                 self.expire_entry(entry)
             else:

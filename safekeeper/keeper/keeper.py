@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from safekeeper import registry
-from safekeeper.backend import Backend, CheckpointId, check_group
-from safekeeper.errors import BadId, BadState, BadUrl, SafekeeperError, Unavailable
+from safekeeper.backend import Backend, CheckpointId, Receipt, SupportsAtomicBatch, check_group
+from safekeeper.errors import BadId, BadState, BadUrl, SafekeeperError, TooLarge, Unavailable
 from safekeeper.keeper.backoff import Backoff
 from safekeeper.keeper.fuse import Fuse
 from safekeeper.keeper.guards import Guard
@@ -40,7 +41,8 @@ from safekeeper.keeper.serializers import (
     serializer_named,
     size_if_immutable,
 )
-from safekeeper.keeper.ticket import Callback, Entry, StateLock, Ticket
+from safekeeper.keeper.ticket import Callback, Entry, StateLock, Ticket, Together
+from safekeeper.large import fits
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # with a default: a keeper without `state=` takes and gives anything
@@ -54,6 +56,7 @@ else:
 
     S, T = TypeVar("S"), TypeVar("T")
 
+_MANY = 1000  # states of `save_many` that are on their way at a time
 _CHANGING = (dict, list)  # most states: there is no need to look whether they can change
 _SMALL = 4096  # bytes: to serialize so little takes less time than to hand it to another thread
 _SERIALIZATION_BOUNDS = Bounds(count=1_000)
@@ -187,6 +190,64 @@ class SafeKeeper(Generic[S]):
         """
         return self._submit(self._prepare(id, state, lock, frozen, deadline), callback)
 
+    def save_many(
+        self, states: Mapping[CheckpointId, S] | Iterable[tuple[CheckpointId, S]], *, deadline: float | None = None
+    ) -> int:
+        """Store all of *states* and wait until they are durable; how many there were. For bulk: it takes less processor
+        time than as many calls of `save`, and no more memory than two thousand states and the queue.
+
+        Each is a save of its own. Raise why one was not stored, with its id, when those before it are; what comes after
+        it may be stored or not.
+        """
+        if self._line and not self._pipeline.completions.in_callback:
+            self._line.wait()
+        items = iter(states.items() if isinstance(states, Mapping) else states)
+        count, under_way = 0, list[Entry]()
+        while under_way or count == 0:
+            page = [self._prepare(id, state, None, False, deadline) for id, state in islice(items, _MANY)]
+            self._pipeline.submit_all(page, self._listener)
+            for entry in under_way:
+                outcome = entry.outcome or self._pipeline.ticket(entry).outcome()
+                if not isinstance(outcome, Receipt):
+                    raise type(outcome)(f"{entry.id}: not stored: {outcome}") from outcome
+            if not page:
+                break
+            count, under_way = count + len(page), page
+        return count
+
+    def save_together(
+        self,
+        states: Mapping[CheckpointId, S],
+        *,
+        deadline: float | None = None,
+        callback: Callback | None = None,
+    ) -> Ticket:
+        """Store all of *states* in one step: after any crash, and to every reader of the store, all of them are there
+        or none is. Return a ticket for all.
+
+        They are serialized before this returns. In order they are as single saves: after what was saved of these ids
+        before, and before what is saved later. Raise `SafekeeperError` if the store has no atomic batches; `log:`,
+        `lmdb:` and `memory:` have.
+        """
+        if not isinstance(self.backend, SupportsAtomicBatch):
+            raise SafekeeperError(
+                f"{type(self.backend).__name__} stores each id whole, not several together: use log: or lmdb:,"
+                " or an operator, which keeps its states together on every store"
+            )
+        entries = [self._prepare(id, state, None, False, deadline, now=True) for id, state in states.items()]
+        if not entries:
+            raise ValueError("there is nothing to save together: give at least one state")
+        for entry in entries:
+            if entry.refused is None and entry.value is not None and not fits(entry.value):
+                entry.refused = TooLarge(
+                    f"{entry.id}: it has {len(entry.value)} bytes, and is stored in parts: save it alone"
+                )
+            if entry.refused is not None:
+                entry.refused = type(entry.refused)(f"{entry.id}: {entry.refused}")
+                return self._submit(entry, callback)
+        Together(entries, self._listener)
+        return self._submit(entries[0], callback)
+
     def forget(self, id: CheckpointId, *, deadline: float | None = None, callback: Callback | None = None) -> Ticket:
         """Delete *id* from the store, after the saves of it that were made before. That it is not there is no error."""
         return self._submit(self._entry(id, deadline), callback)
@@ -266,13 +327,20 @@ class SafeKeeper(Generic[S]):
 
     def _submit(self, entry: Entry, callback: Callback | None) -> Ticket:
         """Send *entry* on its way. An event loop is never kept waiting for room: its saves stand in a line."""
-        if (listener := self._listener) is not None:
-            callback = listener if callback is None else partial(_tell_both, listener, callback)
+        callback = self._also_tell(callback)
         if running_loop() is not None:
             return self._line.submit(entry, callback)
         if self._line and not self._pipeline.completions.in_callback:
             return self._line.submit(entry, callback, wait=True)
+        if entry.together is not None:
+            return self._pipeline.submit_together(entry, callback)
         return self._pipeline.submit(entry, callback)
+
+    def _also_tell(self, callback: Callback | None) -> Callback | None:
+        """A callback that tells the listener as well."""
+        if (listener := self._listener) is None:
+            return callback
+        return listener if callback is None else partial(_tell_both, listener, callback)
 
     def _of(self, state: type[T]) -> SafeKeeper[T]:
         """This keeper, with its queues and its store, for states of another type."""
@@ -286,13 +354,20 @@ class SafeKeeper(Generic[S]):
         return Entry(_checked(id), time.monotonic(), self._deadline if deadline is None else deadline)
 
     def _prepare(
-        self, id: CheckpointId, state: Any, lock: StateLock | None, frozen: bool, deadline: float | None
+        self,
+        id: CheckpointId,
+        state: Any,
+        lock: StateLock | None,
+        frozen: bool,
+        deadline: float | None,
+        *,
+        now: bool = False,
     ) -> Entry:
-        """An entry with the state's bytes, if it must or may as well be serialized now, else with the state."""
+        """An entry with the state's bytes, if it must or may as well be serialized *now*, else with the state."""
         if type(id) is not CheckpointId:
             _checked(id)
         entry = Entry(id, time.monotonic(), self._deadline if deadline is None else deadline)
-        if lock is not None or frozen or type(state) not in _CHANGING:
+        if lock is not None or frozen or (type(state) not in _CHANGING and not now):
             size = None if lock is not None or self._codec is None else size_if_immutable(state)
             if self._codec is not None and (lock is not None or (frozen if size is None else size > _SMALL)):
                 # How many bytes it will be shows when a worker has serialized it; until then it counts as an entry.

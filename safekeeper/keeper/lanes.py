@@ -16,7 +16,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from safekeeper.backend import CheckpointId
-from safekeeper.keeper.ticket import Entry
+from safekeeper.keeper.ticket import Entry, Together
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +103,33 @@ class LaneQueue:
             left.release(entry)
         last = self.lanes.setdefault(entry.id, entry)
         if last is entry:
-            self._ready[entry] = None
+            if entry.together is None:
+                self._ready[entry] = None
+            else:
+                self._is_first(entry.together)
         else:
             self.lanes[entry.id] = entry
             last.following, entry.preceding = entry, last
         entry.queue, entry.entered = self, True
         self.count += entry.weight
         self.nbytes += entry.size
+
+    def _is_first(self, together: Together) -> None:
+        """One more of *together* is the first of its lane."""
+        together.first += 1
+        if together.first == len(together.members):
+            self._ready.update(dict.fromkeys(together.members))
+
+    def _next(self, entry: Entry) -> None:
+        """What follows *entry*, which is out of the way, is the first of its lane now."""
+        if (following := entry.following) is None:
+            del self.lanes[entry.id]
+            return
+        entry.following = following.preceding = None
+        if following.together is None:
+            self._ready[following] = None
+        else:
+            self._is_first(following.together)
 
     def replace(self, carrier: Entry, newer: Entry) -> None:
         """Let *carrier* do what *newer* was to do, at its own place in the queue."""
@@ -133,6 +153,9 @@ class LaneQueue:
             self._ready.clear()
         else:
             taken = [self._ready.popitem(last=False)[0] for _ in range(most)]
+            # Those that are written together came here together, and stand next to each other.
+            while (together := taken[-1].together) and self._ready and next(iter(self._ready)).together is together:
+                taken.append(self._ready.popitem(last=False)[0])
         if len(taken) == len(self._waiting):
             self._waiting.clear()
             for entry in taken:
@@ -149,29 +172,24 @@ class LaneQueue:
     def release(self, entry: Entry) -> None:
         """The worker is done with *entry*: the next of its id becomes ready."""
         self.taken.discard(entry)
-        if (following := entry.following) is None:
-            del self.lanes[entry.id]
-        else:
-            entry.following = following.preceding = None
-            self._ready[following] = None
+        self._next(entry)
 
     def release_all(self, entries: list[Entry]) -> None:
         """As `release` for each of *entries*."""
         self.taken.difference_update(entries)
         lanes = self.lanes
         for entry in entries:
-            if (following := entry.following) is None:
+            if entry.following is None:
                 del lanes[entry.id]
             else:
-                entry.following = following.preceding = None
-                self._ready[following] = None
+                self._next(entry)
 
     def remove(self, entry: Entry) -> None:
         """Take out an entry that completed while it waited."""
         self._leave(entry)
         self.tell_blocked()
         if (preceding := entry.preceding) is None:
-            del self._ready[entry]
+            self._ready.pop(entry, None)  # it is not there if one that it is saved together with is not the first yet
             self.release(entry)
             return
         preceding.following, entry.preceding = entry.following, None
@@ -210,20 +228,28 @@ class LaneQueue:
                 entry.drop_state()
         waiting = [entry for entry in self._waiting if entry.outcome is None]
         last: dict[CheckpointId, Entry] = {entry.id: entry for entry in self.taken}
-        ready: OrderedDict[Entry, None] = OrderedDict()
+        first: list[Entry] = []
         for entry in (*self.taken, *waiting):
             entry.preceding = entry.following = None
         for entry in waiting:
             entry.queue = self
             entry.entered = True
             if (before := last.get(entry.id)) is None:
-                ready[entry] = None
+                first.append(entry)
             else:
                 before.following, entry.preceding = entry, before
             last[entry.id] = entry
         count, nbytes = sum(entry.weight for entry in waiting), sum(entry.size for entry in waiting)
-        self._waiting, self._ready, self.lanes = OrderedDict.fromkeys(waiting), ready, last
+        self._waiting, self._ready, self.lanes = OrderedDict.fromkeys(waiting), OrderedDict(), last
         self.count, self.nbytes = count, nbytes
+        for entry in waiting:
+            if entry.together is not None:
+                entry.together.first = 0
+        for entry in first:
+            if entry.together is None:
+                self._ready[entry] = None
+            else:
+                self._is_first(entry.together)
         for entry in list(self.line):
             orphan = entry.abandoned and not entry.entered
             if orphan or entry.outcome is not None or entry.heir is not None or entry in self._waiting:

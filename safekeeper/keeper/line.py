@@ -46,15 +46,26 @@ class WaitingLine:
                     self._call_usher()
                     has_left = join(self._waiting) if wait else None
         except BaseException:
-            entry.abandoned = self._pipeline.completions.torn = True
+            self._pipeline.abandon(entry.members)
             raise
         finally:
             self._pipeline.completions.report()
-        while has_left is not None and not ticket.done():
+        self._wait_for(entry, has_left)
+        return ticket
+
+    def wait(self) -> None:
+        """Wait until everybody who stands in it now has been let in."""
+        with self._lock:
+            last = self._entries[-1] if self._entries else None
+            has_left = None if last is None else join(self._waiting)
+        if last is not None:
+            self._wait_for(last, has_left)
+
+    def _wait_for(self, entry: Entry, has_left: Lock | None) -> None:
+        while has_left is not None and entry.outcome is None:
             has_left.acquire(timeout=_LOOK)
             with self._lock:
                 has_left = join(self._waiting) if entry in self._entries else None
-        return ticket
 
     def _call_usher(self) -> None:
         if self._usher is not None:

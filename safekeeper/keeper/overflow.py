@@ -86,12 +86,17 @@ class Entrance:
         carrier = queue.last(entry.id)
         if carrier is None or carrier.queue is not queue or not queue.can_replace(carrier, entry):
             return False
+        if carrier.together is not None or entry.together is not None:  # what is saved together stays together
+            return False
         queue.replace(carrier, entry)
         self._completions.supersede(entry)
         return True
 
     def _push(self, stage: Stage, entry: Entry) -> None:
         stage.queue.push(entry)
+        if entry.together is not None:
+            for member in entry.together.members[1:]:
+                stage.queue.push(member)
         try:
             stage.wake()
             if stage.then is not None:

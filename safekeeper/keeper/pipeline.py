@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from math import inf
 from threading import TIMEOUT_MAX, Condition, Lock, Thread
@@ -80,6 +80,18 @@ class Pipeline:
 
     # In
 
+    def submit_together(self, leader: Entry, callback: Callback | None) -> Ticket:
+        """Send *leader*, and what is saved together with it, on its way, as `submit` does."""
+        try:
+            ticket = self.begin(leader, callback)
+            self.enter(leader, wait=True)
+        except BaseException:
+            self.abandon(leader.members)
+            raise
+        finally:
+            self.completions.report()
+        return ticket
+
     def submit(self, entry: Entry, callback: Callback | None) -> Ticket:
         """Send *entry* on its way; wait for room if the overflow policy says so."""
         # It is on the way of every save: what is mostly not needed is not called.
@@ -105,28 +117,74 @@ class Pipeline:
                 completions.report()
         return ticket
 
+    def submit_all(self, entries: list[Entry], callback: Callback | None = None) -> None:
+        """Send all of *entries* on their way; wait for room as `submit` does. Only *callback* gets their tickets."""
+        left = iter(entries)
+        entry = next(left, None)
+        try:
+            while entry is not None:
+                waiter = None
+                with self.lock:
+                    try:
+                        while waiter is None and entry is not None:
+                            self._begin(entry, callback)
+                            stage, entered = self._first_stage(entry), entry
+                            if not self._entrance.enter(stage, entry):
+                                waiter = self._entrance.stand_in_line(stage.queue, entry)
+                            entry = next(left, None)
+                    except BaseException:  # before the lock is given back
+                        self.abandon(entries)
+                        raise
+                if waiter is not None:
+                    self._wait_for_room(stage, entered, waiter)
+        except BaseException:
+            self.abandon(entries)
+            raise
+        finally:
+            self.completions.report()
+
+    def abandon(self, entries: Iterable[Entry]) -> None:
+        """The caller was interrupted: what has not entered will not enter any more."""
+        for entry in entries:
+            entry.abandoned = True
+        self.completions.torn = True
+
+    def _being_serialized(self, entries: Sequence[Entry]) -> Ticket | None:
+        """A ticket of an earlier save of one of these ids that has no bytes yet. With the lock held."""
+        lanes = self.serialization.queue.lanes
+        earlier = next((lanes[entry.id] for entry in entries if entry.id in lanes), None) if lanes else None
+        return None if earlier is None else Ticket(self.completions, earlier)
+
     def begin(self, entry: Entry, callback: Callback | None) -> Ticket:
         """Count *entry* as under way, with its deadline. It goes no further before `enter`; `report` afterwards."""
         with self.lock:
             try:
                 return self._begin(entry, callback)
             except BaseException:
-                entry.abandoned = self.completions.torn = True
+                self.abandon(entry.members)
                 raise
 
     def enter(self, entry: Entry, *, wait: bool) -> bool:
         """Put *entry*, with which we have begun, on its queue. False, and nothing has happened, if it would have to
-        wait for room and may not. `report` afterwards."""
-        with self.lock:
-            try:
-                self.completions.check()
-                stage = self._first_stage(entry)
-                if not wait:
-                    return self._entrance.enter(stage, entry)
-                waiter = self._enter(stage, entry)
-            except BaseException:
-                entry.abandoned = self.completions.torn = True
-                raise
+        wait and may not. `report` afterwards."""
+        while True:
+            with self.lock:
+                try:
+                    self.completions.check()
+                    earlier = self._being_serialized(entry.members) if entry.together is not None else None
+                    if earlier is None:
+                        stage = self._first_stage(entry)
+                        if not wait:
+                            return self._entrance.enter(stage, entry)
+                        waiter = self._enter(stage, entry)
+                except BaseException:
+                    self.abandon(entry.members)
+                    raise
+            if earlier is None:
+                break
+            if not wait:
+                return False
+            earlier.outcome()
         if waiter is not None:
             self._wait_for_room(stage, entry, waiter)
         return True
@@ -137,6 +195,9 @@ class Pipeline:
         if self._closed is not None:
             self.check_open()
         ticket = self.completions.open(entry, callback)
+        if entry.together is not None:
+            for member in entry.members[1:]:
+                self.completions.open(member, entry.together.callback)
         if entry.refused is not None:
             self.completions.fail(entry, entry.refused)
         return ticket
@@ -320,8 +381,9 @@ class Pipeline:
             return entries
         with self.lock:
             self.completions.check()
-            refused = [entry for entry in entries if self._fail_if_lost(entry, lost)]
-            self.storage.queue.release_all(refused)
+            refused = {entry for entry in entries if self._fail_if_lost(entry, lost)}
+            refused |= {entry for entry in entries if entry.together and not refused.isdisjoint(entry.members)}
+            self.storage.queue.release_all(list(refused))
         self.completions.report()
         return [entry for entry in entries if entry not in refused]
 
@@ -342,6 +404,8 @@ class Pipeline:
 
     def _goes_in_parts(self, entry: Entry) -> bool:
         """Whether *entry* is larger than one value, or takes the place of one that was."""
+        if entry.together is not None:
+            return False
         if self.in_parts and entry.id in self.in_parts:
             return True
         return entry.value is not None and not fits(entry.value)
@@ -424,6 +488,10 @@ class Pipeline:
             self.completions.check()
             entry = self.serialization.queue.last(id) or self.storage.queue.last(id)
             return None if entry is None else Ticket(self.completions, entry)
+
+    def ticket(self, entry: Entry) -> Ticket:
+        """A ticket for *entry*, or for what has taken its place."""
+        return Ticket(self.completions, entry)
 
     def flush(self, timeout: float | None) -> None:
         """Wait until everything submitted before has completed."""

@@ -40,6 +40,24 @@ class StateLock(Protocol):
         """Give it back."""
 
 
+class Together:
+    """Entries that are written in one batch, or not at all: they become ready together, and have one outcome."""
+
+    def __init__(self, members: list[Entry], callback: Callback | None) -> None:
+        self.members = members
+        self.callback = callback
+        """What is told of each of them but the first, which is told to whoever asked for all."""
+        self.first = 0
+        """How many of them are the first of their lanes; all are ready when all are."""
+        leader, *others = members
+        weight, size = len(members), sum(entry.size for entry in members)
+        for entry in others:
+            entry.weight = entry.size = 0
+        leader.weight, leader.size = weight, size
+        for entry in members:
+            entry.together = self
+
+
 class Entry:
     """An operation on its way to the store: one save or forget, or the newest of several that were coalesced.
 
@@ -86,8 +104,15 @@ class Entry:
     """Whether its caller was interrupted: if it has not entered, nobody will let it in any more."""
     listeners: list[Ticket] | None = None
     """The tickets that have a callback."""
+    together: Together | None = None
+    """Those that it is saved together with, and itself. The first of them counts for all in the queue's bounds."""
     waiters: list[Waiter] | None = None
     """One held lock for each thread that waits, or its like for a task; they are released when there is news."""
+
+    @property
+    def members(self) -> list[Entry]:
+        """Those that it is saved together with, and itself."""
+        return [self] if self.together is None else self.together.members
 
     def __init__(self, id: CheckpointId, since: float, patience: float) -> None:
         self.id = id
