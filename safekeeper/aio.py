@@ -67,6 +67,8 @@ class AsyncKeeper(Generic[S]):
     forget = _completed(SafeKeeper.forget)
     save_together = _completed(SafeKeeper.save_together)
     save_many = _in_thread(SafeKeeper.save_many)
+    forget_group = _in_thread(SafeKeeper.forget_group)
+    ping = _in_thread(SafeKeeper.ping)
     flush = _in_thread(SafeKeeper.flush)
     close = _in_thread(SafeKeeper.close)
 
@@ -80,6 +82,9 @@ class AsyncKeeper(Generic[S]):
         while some := await asyncio.to_thread(list, islice(states, batch)):
             for item in some:
                 yield item
+
+    def __repr__(self) -> str:
+        return f"<AsyncKeeper of {self.keeper!r}>"
 
     async def __aenter__(self) -> Self:
         return self

@@ -250,6 +250,7 @@ class Backend(ABC):
     """Who sees the writes besides this handle."""
 
     _open = True
+    _shown = ""  # the URL that it was opened by, without a password
 
     def __init__(self) -> None:
         self._owner = os.getpid()
@@ -301,6 +302,9 @@ class Backend(ABC):
             raise Closed(f"this {type(self).__name__} was closed: open a new one")
         if self._owner != os.getpid():
             raise Closed(f"this {type(self).__name__} belongs to process {self._owner}: open a new one after a fork")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}{self._shown}{'' if self._open else ', closed'}>"
 
     def __enter__(self) -> Self:
         return self

@@ -44,7 +44,7 @@ from safekeeper.errors import BadState, Corruption, SafekeeperError, one_line
 from safekeeper.registry import BUNDLED, Commands, commands, same_store, third_party
 from safekeeper.url import show_url
 
-_PLAIN: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
+_PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
 
 
 class _Later(TyperGroup):
@@ -60,7 +60,7 @@ class _Later(TyperGroup):
             added = getattr(importlib.import_module(module), attribute)
         except Exception as error:
             raise SafekeeperError(f"the commands of {self.name} ({self._app}) do not load: {error}") from error
-        whole = typer.Typer(**_PLAIN)
+        whole = typer.Typer(add_completion=False, **_PLAIN)
         whole.add_typer(added, name=self.name)
         group: Any = typer.main.get_command(whole)
         return group.commands[self.name].make_context(*args, **settings)
@@ -84,6 +84,7 @@ app = typer.Typer(
     help="Keep checkpoints: look into a store, change it, check it.",
     epilog="Exit codes: 0 all well, 1 the answer is no (absent, damaged), 2 it could not be done.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     **_PLAIN,
 )
 out = Console(highlight=False, markup=False)  # with markup, 'safekeeper[lmdb]' loses its brackets

@@ -114,6 +114,7 @@ def open(url: str) -> Backend:
     backend = backend_class(parsed.scheme).from_url(parsed)
     backend.asserted = asserted & ~backend.survives
     backend.survives |= asserted
+    backend._shown = f" {parsed}"
     return backend
 
 

@@ -174,6 +174,20 @@ def test_help_tells_the_exit_codes():
     assert b"Exit codes: 0 all well, 1 the answer is no (absent, damaged), 2 it" in answer("--help")
 
 
+@pytest.mark.parametrize("command", [(), ("get",), ("bench",), ("dev",)])
+def test_h_is_help(command):
+    assert answer(*command, "-h") == answer(*command, "--help")
+
+
+def test_a_shell_completes_the_commands():
+    """As bash asks, once `safekeeper --install-completion` has told it to."""
+    asked = {"_SAFEKEEPER_COMPLETE": "complete_bash", "COMP_WORDS": "safekeeper ver", "COMP_CWORD": "1"}
+    code = "import sys; sys.argv[0] = 'safekeeper'; from safekeeper.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True)
+    assert done.stdout.split() == ["verify"]
+    assert b"--install-completion" in answer("--help")
+
+
 def test_a_package_may_bring_commands_of_its_own(tmp_path):
     (tmp_path / "theirs.py").write_text(
         "import typer\napp = typer.Typer(help='Theirs.')\n"

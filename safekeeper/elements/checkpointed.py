@@ -293,6 +293,9 @@ class Checkpointed(Generic[S]):
         """How many elements are in memory."""
         return len(self._memory.elements)
 
+    def __repr__(self) -> str:
+        return f"<Checkpointed {self._group!r}, {len(self)} elements in memory>"
+
     def __enter__(self) -> Self:
         self.claim()
         return self

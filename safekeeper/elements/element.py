@@ -67,6 +67,9 @@ class Element(Generic[S]):
         self.retry_at = 0.0  # when the sweeper may try again
         self.since = 0.0  # when the first event after `submitted` came
 
+    def __repr__(self) -> str:
+        return f"<Element {self.id}>"
+
     @property
     def key(self) -> bytes:
         """The key of its id."""

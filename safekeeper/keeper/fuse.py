@@ -31,6 +31,9 @@ class Fuse:
         """Whether the last *failures* tries failed and no probe has succeeded since."""
         return self._failures >= self._limit
 
+    def __repr__(self) -> str:
+        return f"<Fuse: {self._failures} of {self._limit} failures in a row{', blown' if self.blown else ''}>"
+
     def check(self) -> None:
         """Raise `Unavailable` if the fuse is blown, unless it is time for a probe and this is the one."""
         if not self.blown:

@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from safekeeper import registry
-from safekeeper.backend import Backend, CheckpointId, Receipt, SupportsAtomicBatch, check_group
+from safekeeper.backend import Backend, CheckpointId, Receipt, SupportsAtomicBatch, as_key, check_group
 from safekeeper.errors import BadId, BadState, BadUrl, SafekeeperError, TooLarge, Unavailable
 from safekeeper.keeper.backoff import Backoff
 from safekeeper.keeper.fuse import Fuse
@@ -42,7 +42,7 @@ from safekeeper.keeper.serializers import (
     size_if_immutable,
 )
 from safekeeper.keeper.ticket import Callback, Entry, StateLock, Ticket, Together
-from safekeeper.large import fits
+from safekeeper.large import fits, parts_group
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # with a default: a keeper without `state=` takes and gives anything
@@ -206,10 +206,7 @@ class SafeKeeper(Generic[S]):
         while under_way or count == 0:
             page = [self._prepare(id, state, None, False, deadline) for id, state in islice(items, _MANY)]
             self._pipeline.submit_all(page, self._listener)
-            for entry in under_way:
-                outcome = entry.outcome or self._pipeline.ticket(entry).outcome()
-                if not isinstance(outcome, Receipt):
-                    raise type(outcome)(f"{entry.id}: not stored: {outcome}") from outcome
+            self._wait_for(under_way)
             if not page:
                 break
             count, under_way = count + len(page), page
@@ -252,6 +249,37 @@ class SafeKeeper(Generic[S]):
         """Delete *id* from the store, after the saves of it that were made before. That it is not there is no error."""
         return self._submit(self._entry(id, deadline), callback)
 
+    def forget_group(self, group: str, *, deadline: float | None = None) -> int:
+        """Delete every id of *group* from the store and wait for it; how many there were.
+
+        It comes after the saves that were made before. What is saved meanwhile may stay or go.
+        """
+        _check_group(group)
+        self.flush()
+        count = 0
+        for name in (group, parts_group(group)):  # the parts of large states last: nobody needs them then
+            keys = self._reader.keys(name, b"")
+            while page := [self._entry(CheckpointId(name, key), deadline) for key in islice(keys, _MANY)]:
+                self._pipeline.submit_all(page, self._listener)
+                self._wait_for(page)
+                count += len(page) if name == group else 0
+        return count
+
+    def keys(self, group: str, *, prefix: bytes | str = b"") -> Iterator[bytes]:
+        """The keys of *group* in the store that begin with *prefix*, in any order, each once.
+
+        Saves that are still queued may or may not be seen: `flush` first.
+        """
+        _check_group(group)
+        return self._reader.keys(group, as_key(prefix))
+
+    def ping(self, timeout: float | None = None) -> float:
+        """Ask the store for something that is not there; how many seconds the answer took.
+
+        Raise `Unavailable` if there is none (within *timeout* seconds). It does not care for the fuse.
+        """
+        return self._reader.ping(timeout)
+
     def fetch(self, id: CheckpointId, *, timeout: float | None = None) -> S | None:
         """The state stored under *id*; None if there is none.
 
@@ -278,9 +306,7 @@ class SafeKeeper(Generic[S]):
 
         Saves that are still queued may or may not be seen: `flush` first. *progress* is called after every batch.
         """
-        if type(group) is not str:
-            raise BadId(f"a group is a str, not {type(group).__name__}")
-        check_group(group)
+        _check_group(group)
         decode = None if self._codec is None else self._codec.decode
         return self._reader.recover(group, batch, decode, progress, on_error)
 
@@ -308,7 +334,7 @@ class SafeKeeper(Generic[S]):
     @property
     def closed(self) -> bool:
         """Whether it accepts nothing more."""
-        return self._pipeline.closed
+        return self._pipeline.is_closed
 
     @property
     def fill(self) -> float:
@@ -341,6 +367,18 @@ class SafeKeeper(Generic[S]):
         if (listener := self._listener) is None:
             return callback
         return listener if callback is None else partial(_tell_both, listener, callback)
+
+    def __repr__(self) -> str:
+        pending = len(self._pipeline.completions)
+        closed = ", closed" if self._pipeline.is_closed else ""
+        return f"<SafeKeeper on {self.backend!r}, {pending} saves under way{closed}>"
+
+    def _wait_for(self, entries: list[Entry]) -> None:
+        """Wait until all of *entries* have completed. Raise why one was not stored."""
+        for entry in entries:
+            outcome = entry.outcome or self._pipeline.ticket(entry).outcome()
+            if not isinstance(outcome, Receipt):
+                raise type(outcome)(f"{entry.id}: not stored: {outcome}") from outcome
 
     def _of(self, state: type[T]) -> SafeKeeper[T]:
         """This keeper, with its queues and its store, for states of another type."""
@@ -408,6 +446,12 @@ def _tell_both(listener: Callback, callback: Callback, ticket: Ticket) -> None:
         listener(ticket)
     finally:
         callback(ticket)
+
+
+def _check_group(group: str) -> None:
+    if type(group) is not str:
+        raise BadId(f"a group is a str, not {type(group).__name__}")
+    check_group(group)
 
 
 def _checked(id: CheckpointId) -> CheckpointId:

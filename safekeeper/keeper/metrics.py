@@ -44,6 +44,9 @@ class Histogram:
             total += seconds
         self.total = total
 
+    def __repr__(self) -> str:
+        return f"<Histogram of {self.count}, mean {self.mean:.6f} s, 99 % within {self.quantile(0.99):.6f} s>"
+
     @property
     def count(self) -> int:
         """How many were recorded."""

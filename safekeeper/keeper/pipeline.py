@@ -239,7 +239,7 @@ class Pipeline:
             raise
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether nothing is accepted any more."""
         return self._closed is not None
 

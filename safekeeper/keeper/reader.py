@@ -22,6 +22,8 @@ from safekeeper.keeper.pipeline import Pipeline
 
 _log = logging.getLogger("safekeeper")
 
+_NOTHING = CheckpointId("safekeeper.ping", b"")  # nobody saves anything there
+
 T = TypeVar("T")
 S = TypeVar("S", bound=Sequence[Any])
 
@@ -71,6 +73,26 @@ class Reader:
         if timeout is None:
             return self._guarded(lambda: self._read_one(id))[0]
         return self._guarded(lambda: self._read_until(until, id))[0]
+
+    def keys(self, group: str, prefix: bytes) -> Iterator[bytes]:
+        """The keys of *group* that begin with *prefix*, each once."""
+        self._pipeline.check_open()
+        seen: set[bytes] = set()
+        for key in self._backend.keys(group):
+            if key.startswith(prefix) and key not in seen:
+                seen.add(key)
+                yield key
+
+    def ping(self, timeout: float | None) -> float:
+        """How many seconds a read takes."""
+        self._pipeline.check_open()
+        started = time.monotonic()
+        timeout = self._timeout if timeout is None else timeout
+        if timeout is None:
+            self._backend.read([_NOTHING])
+        else:
+            self._read_until(started + timeout, _NOTHING)
+        return time.monotonic() - started
 
     def recover(
         self,

@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from safekeeper.backend import CheckpointId, Receipt
-from safekeeper.errors import SafekeeperError
+from safekeeper.errors import SafekeeperError, one_line
 from safekeeper.keeper.interrupts import Waiter, join, wake
 from safekeeper.keeper.loops import LoopWaiter
 
@@ -201,6 +201,14 @@ class Ticket:
     def superseded(self) -> bool:
         """Whether a newer save of the same id took this one's place before it was written."""
         return self.carrier.newest != self._number
+
+    def __repr__(self) -> str:
+        outcome = self.late or self.carrier.outcome
+        if outcome is None:
+            how = "under way"
+        else:
+            how = "stored" if isinstance(outcome, Receipt) else f"{type(outcome).__name__}: {outcome}"
+        return one_line(f"<Ticket of {self.id}, {'superseded, ' if self.superseded else ''}{how}>")
 
     def done(self) -> bool:
         """Whether it has completed."""

@@ -29,6 +29,9 @@ class Calibrate:
         self._keeper = keeper
         self._low, self._full, self._most = low, full, most
 
+    def __repr__(self) -> str:
+        return f"Calibrate({self._keeper!r}, low={self._low}, full={self._full}, most={self._most})"
+
     def stretch(self) -> float:
         """The factor for the events and seconds between checkpoints now: 1 or more, perhaps infinite."""
         fill = self._keeper.fill
