@@ -9,21 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from safekeeper import SafeKeeper
+from safekeeper import CheckpointId, SafeKeeper
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "keeper.md").read_text()
 SETTINGS = [name for name in inspect.signature(SafeKeeper).parameters if name != "store"]
 
 
 def test_the_code_in_the_guide_runs(tmp_path):
-    first, elements, typed = (code for code in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if "import" in code)
+    first, changing, elements, typed = (
+        code for code in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if "import" in code
+    )
     assert "file:///var/lib/app" in first
     exec(first.replace("file:///var/lib/app", f"file://{tmp_path}/store"), {})
     with SafeKeeper(f"file://{tmp_path}/store") as keeper:
-        names: dict[str, object] = {"keeper": keeper}
+        names: dict[str, object] = {"keeper": keeper, "CheckpointId": CheckpointId}
+        exec(changing, names)
+        keeper.flush()
+        assert keeper.fetch(CheckpointId("WordCounter", "bar")) == {"count": 2}
         exec(elements, names)
         names["words"].close()
-        assert dict(keeper.recover("WordCounter")) == {b"foo": {"count": 1}}
+        assert dict(keeper.recover("WordCounter")) == {b"foo": {"count": 1}, b"bar": {"count": 2}}
     (tmp_path / "typed.py").write_text(typed.replace("log:///var/lib/app", f"log://{tmp_path}/typed"))
     assert runpy.run_path(str(tmp_path / "typed.py"))["session"].user == "ada"
 
