@@ -114,6 +114,20 @@ class LaneQueue:
         self.count += entry.weight
         self.nbytes += entry.size
 
+    def push_if_free(self, entry: Entry) -> bool:
+        """Put *entry* on the queue if there is room and nothing else of its id, which is mostly so; whether it is."""
+        # In one piece, without a call: it is on the way of every save.
+        count, nbytes, bounds = self.count + entry.weight, self.nbytes + entry.size, self.bounds
+        if (count > bounds.count or nbytes > bounds.nbytes) and self.count:
+            return False
+        if entry.id in self.lanes:
+            return False
+        self._waiting[entry] = self._ready[entry] = None
+        self.lanes[entry.id] = entry
+        entry.queue, entry.entered = self, True
+        self.count, self.nbytes = count, nbytes
+        return True
+
     def _is_first(self, together: Together) -> None:
         """One more of *together* is the first of its lane."""
         together.first += 1

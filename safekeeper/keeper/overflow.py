@@ -32,8 +32,9 @@ class Entrance:
         has to wait for room. With *accepted* it does so whatever the policy: it has passed one queue, and is not
         refused by the next."""
         queue, completions = stage.queue, self._completions
-        if entry.outcome is None and not queue.line and entry.id not in queue.lanes and queue.has_room(entry):
-            self._push(stage, entry)  # mostly it is so, and then the policy does not matter
+        alone = entry.together is None and entry.leaving is None
+        if alone and entry.outcome is None and not queue.line and queue.push_if_free(entry):
+            self._wake(stage, entry)  # mostly it is so, and then the policy does not matter
             return True
         while entry.outcome is None:
             if self._overflow == "coalesce" and self._coalesce(queue, entry):
@@ -97,6 +98,10 @@ class Entrance:
         if entry.together is not None:
             for member in entry.together.members[1:]:
                 stage.queue.push(member)
+        self._wake(stage, entry)
+
+    def _wake(self, stage: Stage, entry: Entry) -> None:
+        """See to it that somebody takes *entry*, which was pushed."""
         try:
             stage.wake()
             if stage.then is not None:

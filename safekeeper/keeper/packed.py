@@ -38,6 +38,7 @@ _TUPLE, _SET, _FROZENSET, _DATE, _DATETIME, _TIME, _TIMEDELTA, _DECIMAL, _UUID, 
     1, 14
 )
 _PLAIN = frozenset({type(None), bool, int, float, str, list, dict, bytes, datetime})
+_PLAIN_LEAVES = _PLAIN - {list, dict}
 _RICH = _PLAIN | {tuple, set, frozenset, date, time, timedelta, Decimal, UUID}
 _BINARY_OR_OWN = bytes([*range(0xC4, 0xCA), *range(0xD4, 0xD9)])  # how msgpack's bin and ext begin, and other bytes too
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -147,9 +148,26 @@ class _Packer:
 
 def _is_exact(state: Any, rich: bool) -> bool:
     """Whether there is nothing in *state* that would come back as something else, although it could be packed."""
+    try:
+        if not rich:
+            return _is_plain(state)
+    except RecursionError:
+        pass
     if has_only(state, _RICH if rich else _PLAIN):
         return True
     return rich and problem_in(state, _problem) is None  # some Enum, or numpy
+
+
+def _is_plain(state: Any) -> bool:
+    """As `has_only` with the plain types, quicker for a small state. Raise `RecursionError` if it is too deep."""
+    kind = type(state)
+    if kind is dict:
+        return _are_plain(state) and _are_plain(state.values())
+    return _are_plain(state) if kind is list else kind in _PLAIN_LEAVES
+
+
+def _are_plain(states: Any) -> bool:
+    return _PLAIN_LEAVES.issuperset(map(type, states)) or all(map(_is_plain, states))
 
 
 def _problem(value: Any, is_key: bool) -> str | None:

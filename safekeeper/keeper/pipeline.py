@@ -100,7 +100,13 @@ class Pipeline:
         try:
             with self.lock:
                 try:
-                    ticket = self._begin(entry, callback)
+                    if completions.torn:
+                        completions.check()
+                    if self._closed is not None:
+                        self.check_open()
+                    ticket = completions.open(entry, callback)
+                    if entry.refused is not None:
+                        completions.fail(entry, entry.refused)
                     stage = self._first_stage(entry)
                     if not self._entrance.enter(stage, entry):
                         waiter = self._entrance.stand_in_line(stage.queue, entry)
@@ -126,8 +132,15 @@ class Pipeline:
                 waiter = None
                 with self.lock:
                     try:
+                        self.completions.check()
+                        self.check_open()
                         while waiter is None and entry is not None:
-                            self._begin(entry, callback)
+                            if callback is None:
+                                self.completions.open_quietly(entry)
+                            else:
+                                self.completions.open(entry, callback)
+                            if entry.refused is not None:
+                                self.completions.fail(entry, entry.refused)
                             stage, entered = self._first_stage(entry), entry
                             if not self._entrance.enter(stage, entry):
                                 waiter = self._entrance.stand_in_line(stage.queue, entry)

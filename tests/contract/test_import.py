@@ -12,6 +12,7 @@ import safekeeper
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 HEAVY = {"numpy", "rich", "typer", "click", "importlib.metadata", "asyncio"}
 DRIVERS = {
+    "diskcache",
     "fsspec",
     "happybase",
     "hdrh",
