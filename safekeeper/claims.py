@@ -38,7 +38,7 @@ import secrets
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from safekeeper.backend import Batch, CheckpointId, check_group
 from safekeeper.errors import BadState, Conflict, Unavailable
@@ -118,13 +118,17 @@ class Claim:
         self._store.write(Batch({CheckpointId(_group(self.name), self.mark.key("done")): value}))
 
 
-def take(store: Backend, name: str, **about: str) -> Claim:
-    """Take *name*, whoever has it. *about* is for those who ask for the `holder`.
+def take(store: Backend, name: str, *, after: Mark | Literal["whoever"] | None = "whoever", **about: str) -> Claim:
+    """Take *name*, whoever has it, or only *after* a certain holder (None: after nobody). *about* is for those who ask
+    for the `holder`.
 
+    With *after* somebody else who takes the name just before this is mostly noticed, and then left alone: `Conflict`.
     What is stored under the name is to be read after this, not before. Raise `Conflict` if another claim came at the
     same moment: wait a while, and look who the holder is before trying again.
     """
     there = _list(store, name)["claim"]
+    if after != "whoever" and max(there, default=None) != after:
+        raise Conflict(f"{name} was taken by somebody else just now")
     mark = Mark(max((mark.epoch for mark in there), default=0) + 1, secrets.token_hex(8))
     said = {"host": socket.gethostname(), "pid": os.getpid(), **about}
     _write_surely(store, Batch({CheckpointId(_group(name), mark.key()): json.dumps(said).encode()}))

@@ -28,7 +28,7 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from safekeeper import claims
-from safekeeper.backend import Scope
+from safekeeper.backend import Batch, CheckpointId, Scope
 from safekeeper.elements import places
 from safekeeper.elements.life import Life, SignOfLife, look
 from safekeeper.errors import Closed, Conflict, SafekeeperError, Unavailable
@@ -143,23 +143,33 @@ class Ownership:
 
     def _try(self, holder: claims.ClaimHolder | None) -> None:
         """Take the group after *holder*, unless another process does so just now."""
-        life = SignOfLife()
+        # The first write of a process may take long. It is this one, so that the claim is there soon after the last
+        # look at who has the group: whoever begins at the same moment sees it before it has acknowledged anything.
+        warm = Batch()
+        warm.delete(CheckpointId(f"{self._group}.places", b""))
+        self._store.write(warm)
+        life, claim = SignOfLife(), None
+        after: claims.Mark | Literal["whoever"] | None = None if holder is None else holder.mark
+        if self._mode == "take":
+            after = "whoever"
         try:
-            claim = claims.take(self._store, self._group, beat=str(self._beat), **life.about)
-        except Conflict:
-            life.end()
-            self._ended.wait(random.random() * _LOOK)  # noqa: S311
-            return
-        except BaseException:
-            life.end()
-            raise
-        try:
+            claim = claims.take(self._store, self._group, after=after, beat=str(self._beat), **life.about)
             certain = self._is_certain(holder, claim)
             place = (places.inherit if certain else places.copy)(self._store, claim)
+        except BaseException as error:
+            if claim is not None:
+                with suppress(SafekeeperError):
+                    claim.release()
+            life.end()
+            if not isinstance(error, Conflict):
+                raise
+            self._ended.wait(random.random() * _LOOK)  # noqa: S311
+            return
+        try:
             self.guard = self._keeper.guard(claim, place)
         except BaseException:
             with suppress(SafekeeperError):
-                claim.release()
+                claim.release(quiet=True)
             life.end()
             raise
         self._life = life
