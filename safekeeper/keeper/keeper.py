@@ -204,7 +204,7 @@ class SafeKeeper(Generic[S]):
         items = iter(states.items() if isinstance(states, Mapping) else states)
         count, under_way = 0, list[Entry]()
         while under_way or count == 0:
-            page = [self._prepare(id, state, None, False, deadline) for id, state in islice(items, _MANY)]
+            page = self._prepare_many(islice(items, _MANY), deadline)
             self._pipeline.submit_all(page, self._listener)
             self._wait_for(under_way)
             if not page:
@@ -419,6 +419,26 @@ class SafeKeeper(Generic[S]):
         entry.since, begun = time.monotonic(), entry.since
         entry.serializing = entry.since - begun
         return entry
+
+    def _prepare_many(self, items: Iterable[tuple[CheckpointId, Any]], deadline: float | None) -> list[Entry]:
+        """As `_prepare` for each of *items*; most take no time of their own, and none is told from the others."""
+        now, patience, encode = time.monotonic(), self._deadline if deadline is None else deadline, self._encode
+        entries = []
+        for id, state in items:
+            if type(id) is CheckpointId and type(state) in _CHANGING:
+                entry = Entry(id, now, patience)
+                try:
+                    entry.value = value = encode(state)
+                    entry.size += len(value)
+                except SafekeeperError as error:
+                    entry.refused = error
+            else:
+                entry = self._prepare(id, state, None, False, deadline)
+            entries.append(entry)
+        since = time.monotonic()
+        for entry in entries:
+            entry.since, entry.deadline = since, since + patience
+        return entries
 
     def _encode(self, state: Any) -> bytes:
         """The bytes to write for *state*."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from threading import Lock
 from typing import Literal, TypeAlias, get_args
 
@@ -34,7 +35,7 @@ class Entrance:
         queue, completions = stage.queue, self._completions
         alone = entry.together is None and entry.leaving is None
         if alone and entry.outcome is None and not queue.line and queue.push_if_free(entry):
-            self._wake(stage, entry)  # mostly it is so, and then the policy does not matter
+            self.wake(stage, (entry,))  # mostly it is so, and then the policy does not matter
             return True
         while entry.outcome is None:
             if self._overflow == "coalesce" and self._coalesce(queue, entry):
@@ -98,16 +99,17 @@ class Entrance:
         if entry.together is not None:
             for member in entry.together.members[1:]:
                 stage.queue.push(member)
-        self._wake(stage, entry)
+        self.wake(stage, (entry,))
 
-    def _wake(self, stage: Stage, entry: Entry) -> None:
-        """See to it that somebody takes *entry*, which was pushed."""
+    def wake(self, stage: Stage, entries: Sequence[Entry]) -> None:
+        """See to it that somebody takes *entries*, which were pushed."""
         try:
             stage.wake()
             if stage.then is not None:
                 stage.then.prepare()
         except RuntimeError as error:
-            self._completions.fail(entry, Unavailable(f"{entry.id}: there is no thread to store it: {error}"))
+            for entry in entries:
+                self._completions.fail(entry, Unavailable(f"{entry.id}: there is no thread to store it: {error}"))
 
     def _give_way(self, queue: LaneQueue, entry: Entry, how: str, fate: Fate) -> None:
         self._completions.notices.note(

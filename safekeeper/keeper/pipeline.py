@@ -125,36 +125,49 @@ class Pipeline:
 
     def submit_all(self, entries: list[Entry], callback: Callback | None = None) -> None:
         """Send all of *entries* on their way; wait for room as `submit` does. Only *callback* gets their tickets."""
-        left = iter(entries)
-        entry = next(left, None)
+        if callback is not None:
+            for entry in entries:
+                self.submit(entry, callback)
+            return
+        begun = 0
         try:
-            while entry is not None:
+            while begun < len(entries):
                 waiter = None
                 with self.lock:
                     try:
                         self.completions.check()
                         self.check_open()
-                        while waiter is None and entry is not None:
-                            if callback is None:
-                                self.completions.open_quietly(entry)
-                            else:
-                                self.completions.open(entry, callback)
+                        begun = self._enter_freely(entries, begun)
+                        entry = entries[begun - 1]
+                        if not entry.entered:  # it has begun, and could not simply enter
                             if entry.refused is not None:
                                 self.completions.fail(entry, entry.refused)
-                            stage, entered = self._first_stage(entry), entry
-                            if not self._entrance.enter(stage, entry):
-                                waiter = self._entrance.stand_in_line(stage.queue, entry)
-                            entry = next(left, None)
+                            stage = self._first_stage(entry)
+                            waiter = self._enter(stage, entry)
                     except BaseException:  # before the lock is given back
                         self.abandon(entries)
                         raise
                 if waiter is not None:
-                    self._wait_for_room(stage, entered, waiter)
+                    self._wait_for_room(stage, entry, waiter)
         except BaseException:
             self.abandon(entries)
             raise
         finally:
             self.completions.report()
+
+    def _enter_freely(self, entries: list[Entry], begun: int) -> int:
+        """Begin with *entries*, from number *begun* on, and let them in, up to the first that cannot simply enter; how
+        many have begun then. With the lock held."""
+        queue, start = self.storage.queue, begun
+        simply = not self.serialization.queue.lanes and not queue.line
+        for entry in entries[start:]:
+            self.completions.open_quietly(entry)
+            begun += 1
+            if not (simply and entry.encoded and entry.refused is None and queue.push_if_free(entry)):
+                break
+        if entered := [entry for entry in entries[start:begun] if entry.entered]:
+            self._entrance.wake(self.storage, entered)
+        return begun
 
     def abandon(self, entries: Iterable[Entry]) -> None:
         """The caller was interrupted: what has not entered will not enter any more."""
