@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 PART_BYTES = 16 << 20
 """How large a part is: many enough to be quick with, few enough to be held in memory."""
 
+_COPIED = 64 << 10
 _MARK = b"SKV1"
 _HEAD = struct.Struct("<4sQ16sQIQ")
 _CHECKED_FROM = 12
@@ -320,10 +321,15 @@ def _part(write: bytes, number: int) -> bytes:
 def _cut(source: bytes | IO[bytes], size: int) -> Iterator[bytes]:
     """What *source* has, in pieces of *size* bytes; only the last may have less."""
     if isinstance(source, bytes):
-        yield from (source[start : start + size] for start in range(0, len(source), size))
+        yield from (_copy(source, start, min(start + size, len(source))) for start in range(0, len(source), size))
         return
     while piece := _read_fully(source, size):
         yield piece
+
+
+def _copy(source: bytes, start: int, end: int) -> bytes:
+    """A part of *source*. Not in one copy, which would keep all other threads waiting: `join` lets them run."""
+    return b"".join([source[at : min(at + _COPIED, end)] for at in range(start, end, _COPIED)])
 
 
 def _read_fully(file: IO[bytes], size: int) -> bytes:

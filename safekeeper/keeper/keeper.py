@@ -440,14 +440,14 @@ class SafeKeeper(Generic[S]):
             entry.since, entry.deadline = since, since + patience
         return entries
 
-    def _encode(self, state: Any) -> bytes:
-        """The bytes to write for *state*."""
+    def _encode(self, state: Any, get_on: Callable[[], object] | None = None) -> bytes:
+        """The bytes to write for *state*; *get_on* is that of `Codec.encode`."""
         if type(state) is PendingState:
-            return state.take()
+            return state.take(get_on)
         if state is None:
             raise BadState("None is what fetch says of an id that is not there: save something else, or forget the id")
         if self._codec is not None:
-            return self._codec.encode(state)
+            return self._codec.encode(state, get_on)
         if type(state) is bytes:
             return state
         raise BadState(f"without a serializer a state is bytes, not {type(state).__name__}")

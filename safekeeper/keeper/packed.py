@@ -32,6 +32,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from safekeeper.keeper.exact import has_only, plain_problem, problem_in
+from safekeeper.keeper.slices import MsgpackSlices
 
 _VERSION_2 = b"\xc1\x02"
 _TUPLE, _SET, _FROZENSET, _DATE, _DATETIME, _TIME, _TIMEDELTA, _DECIMAL, _UUID, _ENUM, _INT, _ARRAY, _SCALAR = range(
@@ -76,6 +77,18 @@ class Msgpack:
         if len(data.translate(None, _BINARY_OR_OWN)) < len(data) and not _is_exact(state, rich):
             raise TypeError(problem_in(state, _problem))
         return _VERSION_2 + data if rich else data
+
+    def slices(self, state: Any, rest: Callable[[], object]) -> list[bytes]:
+        try:
+            return MsgpackSlices(self.dumps, rest).pieces(state)
+        except RecursionError:  # it was called from deep inside a program
+            return [self.dumps(state)]
+        except RuntimeError as error:
+            raise TypeError(
+                f"somebody changed it meanwhile ({error}): change it under the lock= of its save"
+            ) from error
+        except Exception as error:
+            raise TypeError(problem_in(state, _problem) or str(error)) from error
 
     def loads(self, data: bytes) -> Any:
         if data.startswith(b"\xc1"):

@@ -37,7 +37,7 @@ class Pipeline:
     def __init__(
         self,
         backend: Backend,
-        encode: Callable[[Any], bytes],
+        encode: Callable[[Any, Callable[[], object]], bytes],
         *,
         closes_backend: bool,
         overflow: Overflow,
@@ -340,14 +340,14 @@ class Pipeline:
         """The bytes of an entry's state, read while nobody can change it."""
         lock = entry.lock
         if lock is None:
-            return self._encode(entry.state)
+            return self._encode(entry.state, entry.get_on)
         if not lock.acquire(timeout=self._lock_timeout):
             raise Unavailable(
                 f"{entry.id}: its lock was not free for {self._lock_timeout} s: call save after giving the lock back,"
                 " or without lock= while holding it"
             )
         try:
-            return self._encode(entry.state)
+            return self._encode(entry.state, entry.get_on)
         finally:
             lock.release()
 

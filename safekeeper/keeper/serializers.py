@@ -22,6 +22,7 @@ import xxhash
 from safekeeper.backend import MAX_VALUE_BYTES
 from safekeeper.errors import BadState, Corruption, TooLarge
 from safekeeper.keeper.exact import DEEPEST_JSON, JSON_TYPES, has_only, json_problem, problem_in
+from safekeeper.keeper.slices import SLICE_BYTES, Rest, is_large, looks_large
 
 if TYPE_CHECKING:
     from safekeeper.keeper.typed import StateType
@@ -56,6 +57,14 @@ class Serializer(Protocol):
 
     def loads(self, data: bytes) -> Any:
         """The state with these bytes."""
+
+
+@runtime_checkable
+class SlicedSerializer(Serializer, Protocol):
+    """A serializer that need not stop the process while it makes many bytes."""
+
+    def slices(self, state: Any, rest: Callable[[], object]) -> list[bytes]:
+        """The bytes that `dumps` gives *state*, in pieces, with a call of *rest* about every millisecond."""
 
 
 class Raw:
@@ -217,6 +226,9 @@ class Codec:
         self._compressed = _Header.of(_ZSTD, schema, name)
         self._zstd = _Zstd() if compression else None
         self._unpacked_limit = unpacked_limit
+        self._slices = serializer.slices if isinstance(serializer, SlicedSerializer) else None
+        self._met_large = False
+        """Whether there are large states: then each is looked at. Others need not pay for that."""
 
     def of(self, state: Any) -> Codec:
         """The same with states of another type."""
@@ -224,10 +236,17 @@ class Codec:
         codec._type = state_type(state, self._serializer.name)
         return codec
 
-    def encode(self, state: Any) -> bytes:
-        """The bytes of *state*. Raise `BadState` if the serializer cannot do it."""
+    def encode(self, state: Any, get_on: Callable[[], object] | None = None) -> bytes:
+        """The bytes of *state*. Raise `BadState` if the serializer cannot do it.
+
+        If that takes long it is done in slices, if the serializer can, and *get_on* is called after each. Without it
+        the caller wants a small state to be quick: if this is the first that is large, it may not be noticed.
+        """
         try:
-            payload = self._dumps(state) if self._type is None else self._type.dumps(state, self._dumps)
+            if self._type is None:
+                payload = self._payload(state, get_on)
+            else:
+                payload = self._type.dumps(state, lambda plain: self._payload(plain, get_on))
             if self._zstd is None:
                 return self._plain.seal(payload)
             packed = self._zstd.compress(payload)
@@ -242,6 +261,20 @@ class Codec:
             )
         return self._compressed.seal(packed)
 
+    def _payload(self, state: Any, get_on: Callable[[], object] | None) -> bytes:
+        rest = None if get_on is None else Rest(get_on)
+        if self._slices is not None:
+            sure = self._met_large or rest is not None
+            if is_large(state) if sure else looks_large(state):
+                self._met_large = True
+                return b"".join(self._slices(state, rest or Rest()))
+        payload = self._dumps(state)
+        if rest is not None:
+            rest()
+        if len(payload) > SLICE_BYTES:
+            self._met_large = True
+        return payload
+
     def decode(self, data: bytes) -> Any:
         """The state with these bytes, brought to the present schema version.
 
@@ -251,10 +284,7 @@ class Codec:
         plain = self._plain
         payload = data[plain.size :]
         if data.startswith(plain.pack(_MARK, xxhash.xxh3_64_intdigest(payload, plain.seed), plain.data)):
-            try:
-                state = self._serializer.loads(payload)
-            except Exception as error:
-                raise BadState(f"{self._serializer.name} cannot read its own bytes: {error}") from error
+            state = self._loads(payload)
             return state if self._type is None else self._made(state)
         flags, schema, name, payload = _open(data)
         mine = self._serializer.name
@@ -281,6 +311,8 @@ class Codec:
             raise BadState(str(error)) from error
 
     def _loads(self, payload: bytes) -> Any:
+        if len(payload) > SLICE_BYTES:
+            self._met_large = True
         try:
             return self._serializer.loads(payload)
         except Exception as error:

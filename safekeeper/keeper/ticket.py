@@ -126,7 +126,7 @@ class Entry:
         """What it counts for in the queue's bytes."""
 
     def get_on(self) -> None:
-        """A part of it is stored."""
+        """A slice of it is serialized, or a part of it is stored."""
         self.taken = time.monotonic()
 
     def adopt(self, newer: Entry) -> None:
