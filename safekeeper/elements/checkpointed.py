@@ -116,7 +116,7 @@ class Checkpointed(Generic[S]):
         self._ownership = None if owner is None else Ownership(keeper, group, owner, patience)
         self._ready = owner is None
         self._memory: Memory[S] = Memory(group, ttl)
-        self._saver = Saver(self._keeper, self._memory, backoff)
+        self._saver = Saver(self._keeper, self._memory, backoff, lambda: self._sweeper.is_stopping)
         self._sweeper = ElementSweeper(group, tick, self._sweep)
         self._pool = Pool()
         self._recovering = Lock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from typing import Any, Generic, NoReturn, TypeVar
@@ -14,6 +14,7 @@ from safekeeper.backend import Receipt
 from safekeeper.elements.element import Element
 from safekeeper.elements.holding import Call, Waits
 from safekeeper.elements.memory import Memory
+from safekeeper.elements.one_by_one import OneByOne
 from safekeeper.elements.size import is_small
 from safekeeper.errors import HalfDone, QueueFull, SafekeeperError
 from safekeeper.keeper import SafeKeeper
@@ -31,11 +32,12 @@ S = TypeVar("S")
 class Saver(Generic[S]):
     """Saves the elements of *memory*. A save that fails leaves its element dirty."""
 
-    def __init__(self, keeper: SafeKeeper, memory: Memory[S], backoff: Backoff) -> None:
+    def __init__(self, keeper: SafeKeeper, memory: Memory[S], backoff: Backoff, is_over: Callable[[], bool]) -> None:
         self._keeper = keeper
         self._memory = memory
         self._backoff = backoff
         self._notices = Notices()
+        self._one_by_one = OneByOne(keeper, is_over)
 
     def has_room(self) -> bool:
         """Whether the keeper's queues have."""
@@ -83,6 +85,7 @@ class Saver(Generic[S]):
     def save_idle(self, element: Element[S]) -> None:
         """Save an element that has something to be saved, unless an event has it just now, the queues are full, or it
         has failed too often."""
+        self._one_by_one.wait()
         if not self.has_room() or element.retry_at > time.monotonic():
             return
         with element.held_if_free() as free:
@@ -97,6 +100,7 @@ class Saver(Generic[S]):
                     self._not_saved(element, element.submitted, pending.error)
                     return
             self.save(element, pending or self._left_to_worker(element))
+            self._one_by_one.took(element)
 
     def save_all(self, elements: Sequence[Element[S]]) -> list[Ticket]:
         """Save *elements*, with no more of them under way than the queues take."""
@@ -105,7 +109,9 @@ class Saver(Generic[S]):
         for element in elements:
             while under_way and not self.has_room():
                 under_way.popleft().outcome()
+            self._one_by_one.wait()
             if (ticket := self._save_now(element)) is not None:
+                self._one_by_one.took(element)
                 under_way.append(ticket)
                 saves.append((element, ticket))
         tickets, in_vain = [], False

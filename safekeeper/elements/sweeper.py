@@ -25,6 +25,11 @@ class ElementSweeper:
         self._stopping = Event()
         self.thread: Thread | None = None
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self._stopping.is_set()
+
     def start(self) -> None:
         """See to it that there is a thread."""
         if self.thread is not None or self._stopping.is_set():
