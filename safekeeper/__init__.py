@@ -42,7 +42,7 @@ from safekeeper.backend import (
     Survives,
     check_creation,
 )
-from safekeeper.elements import Checkpointed, Element
+from safekeeper.elements import Checkpointed, Element, ElementMetrics
 from safekeeper.errors import (
     BadId,
     BadState,
@@ -96,6 +96,7 @@ __all__ = [
     "Corruption",
     "Damage",
     "Element",
+    "ElementMetrics",
     "Every",
     "Fuse",
     "HalfDone",

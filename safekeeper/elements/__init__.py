@@ -2,5 +2,6 @@
 
 from safekeeper.elements.checkpointed import Checkpointed
 from safekeeper.elements.element import Element
+from safekeeper.elements.metrics import ElementMetrics
 
-__all__ = ["Checkpointed", "Element"]
+__all__ = ["Checkpointed", "Element", "ElementMetrics"]

@@ -29,6 +29,7 @@ from safekeeper import (
     claims,
 )
 from safekeeper.backends.memory import MemoryBackend
+from safekeeper.dev.redis import RedisServer
 from safekeeper.elements import life, owner, places
 from safekeeper.testing import Faulty
 
@@ -591,6 +592,26 @@ def test_a_killed_owner_is_followed_at_once_by_one_that_waits(scheme, tmp_path, 
     counted = total(url)
     assert counted >= acknowledged
     assert counted.total() <= acknowledged.total() + len(nodes), "at most one event of each was not acknowledged"
+
+
+@pytest.mark.crash
+def test_after_a_kill_on_a_store_of_the_network_the_elements_are_copied(tmp_path, start, long_form):
+    """What the killed one has sent may still be on its way; nobody waits for longer than that takes."""
+    with RedisServer(tmp_path / "redis", appendonly="yes", appendfsync="always") as server:
+        nodes = [start(server.url)]
+        for _ in range(20 if long_form else 2):
+            nodes[-1].wait_for_events(5)
+            nodes.append(start(server.url, "wait", patience=1000))
+            nodes[-2].wait_for_events(5)
+            nodes[-2].end()
+        nodes[-1].wait_for_events(5)
+        nodes[-1].end()
+        acknowledged = sum((node.acknowledged for node in nodes), Counter())
+        with SafeKeeper(server.url) as keeper:
+            assert places.current(keeper.backend, "words").startswith("words.owned.")
+        counted = total(server.url)
+    assert counted >= acknowledged
+    assert counted.total() <= acknowledged.total() + len(nodes)
 
 
 @pytest.mark.crash
