@@ -90,7 +90,7 @@ class Keeping(ABC):
         """All states."""
 
 
-class Keeper(Keeping):
+class KeeperWay(Keeping):
     """SafeKeeper on `log:`."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -111,7 +111,7 @@ class Keeper(Keeping):
         return self._keeper.recover("s")
 
 
-class Sqlite(Keeping):
+class SqliteByHand(Keeping):
     """sqlite3 of the standard library: a table in WAL mode, fully synchronous."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -141,7 +141,7 @@ class Sqlite(Keeping):
             yield key, unpacked(record)
 
 
-class Lmdb(Keeping):
+class LmdbByHand(Keeping):
     """py-lmdb: one tree, a transaction for each batch."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -166,7 +166,7 @@ class Lmdb(Keeping):
                 yield key, unpacked(record)
 
 
-class Diskcache(Keeping):
+class DiskcacheByHand(Keeping):
     """diskcache: its Cache, fully synchronous and without eviction."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -191,7 +191,7 @@ class Diskcache(Keeping):
             yield key, unpacked(self._cache[key])
 
 
-class Redis(Keeping):
+class RedisByHand(Keeping):
     """redis-py: a hash, and a server that syncs before it answers."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -215,7 +215,13 @@ class Redis(Keeping):
             yield key, unpacked(record)
 
 
-WAYS: dict[str, type[Keeping]] = {OURS: Keeper, SQLITE: Sqlite, "lmdb": Lmdb, "diskcache": Diskcache, "redis-py": Redis}
+WAYS: dict[str, type[Keeping]] = {
+    OURS: KeeperWay,
+    SQLITE: SqliteByHand,
+    "lmdb": LmdbByHand,
+    "diskcache": DiskcacheByHand,
+    "redis-py": RedisByHand,
+}
 
 
 def lines_of(way: type[Keeping]) -> int:
