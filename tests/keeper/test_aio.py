@@ -256,3 +256,23 @@ def test_recover_goes_on_after_a_bad_state(store):
 
     assert asyncio.run(run()) == [(b"a", 1)]
     assert isinstance(errors[B], BadState)
+
+
+@pytest.mark.parametrize("pending", (False, True), ids=("no room", "an earlier one is being serialized"))
+def test_saves_together_wait_in_line_and_keep_their_order(tmp_path, pending):
+    """In a loop `save_together` returns at once, and what is saved later comes later."""
+    lock = threading.Lock()
+
+    async def main():
+        keeper = SafeKeeper(f"lmdb://{tmp_path}/store", overflow="block", storage_queue=Bounds(count=2))
+        with lock:
+            first = keeper.save(A, 0, lock=lock) if pending else None
+            tickets = [keeper.save_together({A: n, B: n}) for n in range(1, 20)]
+            assert first is None or not any(ticket.done() for ticket in tickets)
+        last = keeper.save(A, 20)
+        for ticket in [*tickets, last]:
+            await ticket
+        assert [await asyncio.to_thread(keeper.fetch, id) for id in (A, B)] == [20, 19]
+        await asyncio.to_thread(keeper.close)
+
+    asyncio.run(main())

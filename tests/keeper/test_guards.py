@@ -97,3 +97,18 @@ def test_a_large_state_is_guarded_too(store, keeper, guard):
     with pytest.raises(Conflict):
         keeper.save(A, b"x" * (65 << 20)).result()
     claim.check()
+
+
+def test_what_is_saved_together_with_something_of_a_lost_group_is_not_written(tmp_path):
+    with SafeKeeper(f"lmdb://{tmp_path}/store") as keeper:
+        guard = keeper.guard(claims.take(keeper.backend, "orders"), "orders")
+        keeper.save_together({FREE: 1, A: 1}).result()
+        claims.take(keeper.backend, "orders")
+        with pytest.raises(Conflict):
+            keeper.save(B, 1).result()
+        assert guard.lost is not None
+        together = keeper.save_together({FREE: 2, A: 2})
+        with pytest.raises(Conflict):
+            together.result()
+        assert [keeper.fetch(id) for id in (FREE, A)] == [1, 1]
+        keeper.save(FREE, 3).result()

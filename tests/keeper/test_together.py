@@ -249,3 +249,11 @@ def test_one_of_many_that_is_not_stored_is_named(store):
         store.fail("write", error=SafekeeperError("broken"))
         with pytest.raises(SafekeeperError, match="group/a: not stored: broken"):
             keeper.save_many({A: 2})
+
+
+def test_the_listener_hears_of_each_id_that_is_saved_together_or_in_bulk(store):
+    heard = []
+    with SafeKeeper(store, listener=lambda ticket: heard.append(ticket.id.key)) as keeper:
+        keeper.save_together({CheckpointId("group", b"%d" % n): n for n in range(3)}).result()
+        keeper.save_many((CheckpointId("group", b"%d" % n), n) for n in range(3, 6))
+    assert sorted(heard) == [b"%d" % n for n in range(6)]
