@@ -3,7 +3,8 @@
     PACKAGE/spark/jars/safekeeper-spark-4.3-DIGEST.jar      in a wheel that was built where PySpark was
     CACHE/safekeeper/safekeeper-spark-4.3-DIGEST.jar        built at first use otherwise
 
-Spark's state store interface changes with every minor version and links with no other, so there is one jar for each.
+Spark's state store interface changes with every minor version and links with no other, so there is one jar for each:
+from `java`, which they have in common, and the folder of `shim` for that minor.
 The digest is that of the sources: a jar of another version of safekeeper is never used. CACHE is `$XDG_CACHE_HOME`,
 else `~/.cache`.
 
@@ -29,6 +30,11 @@ SUPPORTED = ("4.3",)
 """The minor versions of Spark that the sources are written for."""
 
 SOURCES = Path(__file__).parent / "java"
+"""What all of them have in common."""
+
+SHIMS = Path(__file__).parent / "shim"
+"""A folder for each minor version, with all that differs: classes of the same names in each of them."""
+
 SHIPPED = Path(__file__).parent / "jars"
 
 STRICT = ("-Xlint:all,-path", "-Werror")
@@ -46,7 +52,8 @@ class BuildError(Exception):
 def find_jar() -> Path:
     """The jar for the Spark in use, made now if there is none. Raise `BuildError` when that is not possible."""
     home = spark_home()
-    name = jar_name(spark_version(home))
+    version = spark_version(home)
+    name = jar_name(version)
     if (shipped := SHIPPED / name).exists():
         return shipped
     cached = cache_folder() / name
@@ -54,7 +61,7 @@ def find_jar() -> Path:
         cached.parent.mkdir(parents=True, exist_ok=True)
         with _locked(cached.parent / "lock"):
             if not cached.exists():
-                build(SOURCES, home, cached)
+                build(source_folders(version), home, cached)
     return cached
 
 
@@ -79,12 +86,18 @@ def spark_version(home: Path) -> str:
     return version[1]
 
 
+def source_folders(version: str) -> tuple[Path, ...]:
+    """The folders whose Java files make the jar for Spark *version*."""
+    return SOURCES, SHIMS / version
+
+
 def jar_name(version: str) -> str:
     """The file name of the jar for Spark *version*."""
     digest = hashlib.sha256()
-    for path in _java_files(SOURCES):
-        for part in (path.relative_to(SOURCES).as_posix().encode(), path.read_bytes()):
-            digest.update(len(part).to_bytes(8, "little") + part)
+    for folder in source_folders(version):
+        for path in _java_files(folder):
+            for part in (path.relative_to(folder).as_posix().encode(), path.read_bytes()):
+                digest.update(len(part).to_bytes(8, "little") + part)
     return f"safekeeper-spark-{version}-{digest.hexdigest()[:16]}.jar"
 
 
@@ -93,11 +106,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "safekeeper"
 
 
-def build(sources: Path, home: Path, target: Path, options: Sequence[str] = ()) -> None:
-    """Compile the Java files below *sources* against the Spark in *home* into the jar *target*, which appears whole."""
-    files = _java_files(sources)
+def build(folders: Sequence[Path], home: Path, target: Path, options: Sequence[str] = ()) -> None:
+    """Compile the Java files below *folders* against the Spark in *home* into the jar *target*, which appears whole."""
+    files = [file for folder in folders for file in _java_files(folder)]
     if not files:
-        raise BuildError(f"{sources} holds no Java files: the installation is not complete")
+        raise BuildError(f"{folders[0]} holds no Java files: the installation is not complete")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as scratch:
         classes, new = Path(scratch, "classes"), Path(scratch, "new.jar")
         _compile(files, home, classes, options)
@@ -136,8 +149,8 @@ def _pack(classes: Path, target: Path) -> None:
             jar.writestr(entry, path.read_bytes())
 
 
-def _java_files(sources: Path) -> list[Path]:
-    return sorted(sources.rglob("*.java"))
+def _java_files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.java"))
 
 
 @contextmanager

@@ -36,7 +36,8 @@ class BuildJar(Command):
     def run(self) -> None:
         for jar in self._jars():
             self.mkpath(str(jar.parent))
-            bridge.build(bridge.SOURCES, bridge.spark_home(), jar, bridge.STRICT)
+            home = bridge.spark_home()
+            bridge.build(bridge.source_folders(bridge.spark_version(home)), home, jar, bridge.STRICT)
 
     def get_outputs(self) -> list[str]:
         return [str(jar) for jar in self._jars()]
@@ -45,7 +46,8 @@ class BuildJar(Command):
         return {}
 
     def get_source_files(self) -> list[str]:
-        return [path.relative_to(ROOT).as_posix() for path in bridge.SOURCES.rglob("*.java")]
+        folders = (bridge.SOURCES, bridge.SHIMS)
+        return [path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*.java")]
 
     def _jars(self) -> list[Path]:
         """The one jar to build; none in an editable install, whose sources change, or where something is missing."""

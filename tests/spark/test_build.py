@@ -33,11 +33,13 @@ def sources(tmp_path, monkeypatch):
     (folder / "One.java").write_text(CLASS.format("One", ""))
     (folder / "Two.java").write_text(CLASS.format("Two", "private static final One ONE = new One();"))
     monkeypatch.setattr(build, "SOURCES", folder.parent)
+    monkeypatch.setattr(build, "SHIMS", tmp_path / "no shims")
     return folder
 
 
 def test_the_bridge_compiles_without_a_warning_and_holds_the_provider(tmp_path):
-    build.build(build.SOURCES, build.spark_home(), tmp_path / "bridge.jar", build.STRICT)
+    home = build.spark_home()
+    build.build(build.source_folders(build.spark_version(home)), home, tmp_path / "bridge.jar", build.STRICT)
     with zipfile.ZipFile(tmp_path / "bridge.jar") as bridge:
         assert PROVIDER.replace(".", "/") + ".class" in bridge.namelist()
         assert bridge.namelist()[0] == "META-INF/MANIFEST.MF"
@@ -45,7 +47,7 @@ def test_the_bridge_compiles_without_a_warning_and_holds_the_provider(tmp_path):
 
 @pytest.mark.parametrize(
     ("package", "uses"),
-    (("", {"agent", "commits", "state"}), ("commits", {"agent", "state"}), ("state", set()), ("agent", set())),
+    (("", {"agent", "commits", "shim", "state"}), ("commits", {"agent", "state"}), ("state", set()), ("agent", set())),
     ids=("spark", "commits", "state", "agent"),
 )
 def test_the_packages_of_the_bridge_use_each_other_in_one_direction(package, uses):
@@ -60,7 +62,7 @@ def test_the_packages_of_the_bridge_use_each_other_in_one_direction(package, use
 def test_the_same_sources_give_the_same_bytes(sources, tmp_path):
     jars = [tmp_path / "a.jar", tmp_path / "b.jar"]
     for target in jars:
-        build.build(sources, build.spark_home(), target)
+        build.build([sources], build.spark_home(), target)
     assert jars[0].read_bytes() == jars[1].read_bytes()
 
 
@@ -91,7 +93,7 @@ def test_processes_that_need_it_at_the_same_time_make_it_once(cache, tmp_path):
     javac.chmod(0o755)
     code = (
         "import pathlib; from safekeeper.spark import build; build.SHIPPED = pathlib.Path('/nowhere')\n"
-        f"build.SOURCES = pathlib.Path({str(_tiny(tmp_path))!r}); print(build.find_jar())"
+        f"build.SOURCES = pathlib.Path({str(_tiny(tmp_path))!r}); build.SHIMS = build.SHIPPED; print(build.find_jar())"
     )
     children = [
         subprocess.Popen(

@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from safekeeper.spark import configure
-from safekeeper.spark.build import build, spark_home
+from safekeeper.spark.build import SHIMS, build, spark_home, spark_version
 
 OURS, FLOOR, OBJECTS = "safekeeper", "floor", "hdfs"
 
@@ -36,7 +36,8 @@ COUNTS_ROWS = frozenset(SETTINGS) - {FLOOR, "tuned"}
 def build_floor(folder: Path) -> Path:
     """Compile the provider that stores nothing; it is no part of the jar that users get."""
     jar = folder / "floor.jar"
-    build(Path(__file__).parent / "java", spark_home(), jar)
+    home = spark_home()
+    build((Path(__file__).parent / "java", SHIMS / spark_version(home)), home, jar)
     return jar
 
 

@@ -1,5 +1,6 @@
 package io.safekeeper.spark;
 
+import io.safekeeper.spark.shim.SparkShim;
 import io.safekeeper.spark.state.Family;
 import org.apache.spark.sql.execution.streaming.state.KeyStateEncoderSpec;
 import org.apache.spark.sql.execution.streaming.state.RocksDBKeyStateEncoder;
@@ -39,7 +40,7 @@ record FamilySpec(
 
   /** Let the family keep its keys in order if they are asked for by prefix or range. */
   void keepOrder(Family family) {
-    if (encoder.supportPrefixKeyScan() || encoder.supportsRangeScan()) {
+    if (encoder.supportPrefixKeyScan() || SparkShim.supportsRangeScan(encoder)) {
       family.keepOrder(encoder, keyFields());
     }
   }

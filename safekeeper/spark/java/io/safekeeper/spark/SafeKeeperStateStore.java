@@ -1,6 +1,8 @@
 package io.safekeeper.spark;
 
 import io.safekeeper.spark.commits.LoadedState;
+import io.safekeeper.spark.shim.SparkShim;
+import io.safekeeper.spark.shim.StoreShim;
 import io.safekeeper.spark.state.Addresses;
 import io.safekeeper.spark.state.Pages;
 import io.safekeeper.spark.state.Record;
@@ -13,7 +15,6 @@ import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.errors.QueryExecutionErrors;
 import org.apache.spark.sql.execution.streaming.state.KeyStateEncoderSpec;
-import org.apache.spark.sql.execution.streaming.state.StateStore;
 import org.apache.spark.sql.execution.streaming.state.StateStoreCheckpointInfo;
 import org.apache.spark.sql.execution.streaming.state.StateStoreErrors;
 import org.apache.spark.sql.execution.streaming.state.StateStoreId;
@@ -33,7 +34,7 @@ import scala.jdk.javaapi.CollectionConverters;
  * <p>It holds the provider's {@link StateLease} until the task is over, or until commit, abort or release when there is
  * no task. Rows that it returns point into the pages and are used again by the next call.
  */
-final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
+final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder {
   private enum Phase {
     UPDATING,
     COMMITTED,
@@ -78,8 +79,9 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
     task.addTaskCompletionListener((TaskCompletionListener) context -> finish());
     // A task that has failed meanwhile has run the listener already: nobody would release the lease again.
     task.killTaskIfInterrupted();
-    if (task.getTaskFailure().isDefined()) {
-      throw Sneaky.sneak(task.getTaskFailure().get());
+    Throwable failure = SparkShim.failureOf(task);
+    if (failure != null) {
+      throw Sneaky.sneak(failure);
     }
   }
 
@@ -241,7 +243,7 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
   }
 
   private Addresses between(FamilyView view, Option<UnsafeRow> from, Option<UnsafeRow> to) {
-    require(view.spec().encoder().supportsRangeScan(), "a range scan needs a key encoding that is ordered");
+    require(SparkShim.supportsRangeScan(view.spec().encoder()), "a range scan needs a key encoding that is ordered");
     return view.family() == null ? () -> 0 : view.family().ordered().between(encoded(view, from), encoded(view, to));
   }
 
@@ -322,7 +324,7 @@ final class SafeKeeperStateStore implements StateStore, StateLease.Holder {
   @Override
   public void deleteRange(UnsafeRow from, UnsafeRow to, String family) {
     FamilyView view = writing("deleteRange", family);
-    require(view.spec().encoder().supportsDeleteRange(), "deleteRange needs a RangeKeyScanStateEncoderSpec");
+    require(SparkShim.supportsDeleteRange(view.spec().encoder()), "deleteRange needs a RangeKeyScanStateEncoderSpec");
     byte[][] table = log.pages().table();
     try {
       Addresses doomed = between(view, Option.apply(from), Option.apply(to));

@@ -6,13 +6,15 @@ import io.safekeeper.spark.commits.Commits;
 import io.safekeeper.spark.commits.History;
 import io.safekeeper.spark.commits.LoadedState;
 import io.safekeeper.spark.commits.MissingCommit;
+import io.safekeeper.spark.shim.ProviderShim;
+import io.safekeeper.spark.shim.ReplayShim;
+import io.safekeeper.spark.shim.SparkShim;
 import io.safekeeper.spark.state.Family;
 import io.safekeeper.spark.state.StateLog;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
-import java.util.concurrent.locks.ReentrantReadWriteLock;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
@@ -24,11 +26,8 @@ import org.apache.spark.sql.execution.streaming.state.StateStore;
 import org.apache.spark.sql.execution.streaming.state.StateStoreCheckpointInfo;
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf;
 import org.apache.spark.sql.execution.streaming.state.StateStoreCustomMetric;
-import org.apache.spark.sql.execution.streaming.state.StateStoreErrors;
 import org.apache.spark.sql.execution.streaming.state.StateStoreId;
 import org.apache.spark.sql.execution.streaming.state.StateStoreMetrics;
-import org.apache.spark.sql.execution.streaming.state.StateStoreProvider;
-import org.apache.spark.sql.execution.streaming.state.SupportsFineGrainedReplay;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.util.NextIterator;
 import org.slf4j.Logger;
@@ -46,12 +45,10 @@ import scala.collection.immutable.Seq;
  * of its own by the {@link Agent} beside the executor. {@link ProviderSettings} are under {@code
  * spark.sql.streaming.stateStore.safekeeper.}
  */
-public final class SafeKeeperStateStoreProvider implements StateStoreProvider, SupportsFineGrainedReplay {
+public final class SafeKeeperStateStoreProvider extends ProviderShim implements ReplayShim {
   private static final Logger LOG = LoggerFactory.getLogger(SafeKeeperStateStoreProvider.class);
 
   private final StateLease lease = new StateLease();
-  private ReentrantReadWriteLock maintenanceLock;
-  private volatile boolean unloaded;
   private volatile boolean closed;
   private StateStoreId id;
   private StateStoreConf conf;
@@ -65,9 +62,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
   private boolean locationChecked;
 
   /** For Spark, which also makes providers only to ask for their metrics: nothing happens before {@link #init}. */
-  public SafeKeeperStateStoreProvider() {
-    StateStoreProvider.$init$(this);
-  }
+  public SafeKeeperStateStoreProvider() {}
 
   /** Learn which store this is, start the agent if there is none yet, and refuse a backend that will not do. */
   @Override
@@ -93,7 +88,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
       agent = Agent.of(settings.agent());
       Cluster.requireScope(agent.scope(), settings.url().replaceFirst(":.*", ":"));
     } catch (IOException error) {
-      throw Sneaky.sneak(StateStoreErrors.cannotLoadStore(error));
+      throw Sneaky.sneak(SparkShim.cannotLoadStore(error));
     }
     commits = new Commits(agent, identity.group());
     state = new LoadedState(commits, settings.commits(), this::newLog);
@@ -142,7 +137,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
     try {
       opener.checkLocation();
     } catch (IOException | RuntimeException error) {
-      throw Sneaky.sneak(StateStoreErrors.cannotLoadStore(error));
+      throw Sneaky.sneak(SparkShim.cannotLoadStore(error));
     }
     store.upgrade(forceSnapshot);
     return store;
@@ -171,9 +166,9 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
       throw Sneaky.sneak(
           QueryExecutionErrors.failedToReadDeltaFileNotExistsError(place, getClass().getName(), error));
     } catch (OutOfMemoryError error) {
-      throw Sneaky.sneak(StateStoreErrors.cannotLoadStore(outOfMemory("load", error)));
+      throw Sneaky.sneak(SparkShim.cannotLoadStore(outOfMemory("load", error)));
     } catch (IOException | RuntimeException error) {
-      throw Sneaky.sneak(StateStoreErrors.cannotLoadStore(error));
+      throw Sneaky.sneak(SparkShim.cannotLoadStore(error));
     } finally {
       if (!opened) {
         giveBack(store);
@@ -186,7 +181,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
       lease.acquire(store, settings.leaseMillis());
     } catch (InterruptedException error) {
       Thread.currentThread().interrupt();
-      throw Sneaky.sneak(StateStoreErrors.cannotLoadStore(error));
+      throw Sneaky.sneak(SparkShim.cannotLoadStore(error));
     } catch (StateLease.Held error) {
       StringBuilder stack = new StringBuilder();
       for (StackTraceElement line : error.thread().getStackTrace()) {
@@ -244,9 +239,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
   LoadedState.Committed commit() throws IOException {
     LoadedState.Committed committed = state.commit();
     LOG.info("Committed version {} of {}", committed.key().version(), id);
-    if (conf.commitValidationEnabled()) {
-      StateStore.reportCommitToCoordinator(committed.key().version(), id, hadoopConf);
-    }
+    SparkShim.reportCommit(conf, committed.key().version(), id, hadoopConf);
     return committed;
   }
 
@@ -303,7 +296,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
   StateStoreMetrics metrics(LoadedState.Committed committed, boolean forcedSnapshot) {
     StateLog log = state.log();
     if (log == null) {
-      return new StateStoreMetrics(0, 0, Map$.MODULE$.empty(), Map$.MODULE$.empty());
+      return SparkShim.metrics(0, 0, Map$.MODULE$.empty());
     }
     long keys = log.size(log.defaultFamily());
     for (String name : log.names().keySet()) {
@@ -315,7 +308,7 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
 
   void checkFormat(UnsafeRow key, UnsafeRow value, FamilySpec spec) {
     if (!families.areSeveral()) {
-      StateStoreProvider.validateStateRowFormat(key, spec.keySchema(), value, spec.valueSchema(), id, conf);
+      SparkShim.checkFormat(key, spec.keySchema(), value, spec.valueSchema(), id, conf);
     }
   }
 
@@ -417,27 +410,6 @@ public final class SafeKeeperStateStoreProvider implements StateStoreProvider, S
   @Override
   public Seq<StateStoreCustomMetric> supportedCustomMetrics() {
     return StoreMetrics.all();
-  }
-
-  @Override
-  public boolean unloaded() {
-    return unloaded;
-  }
-
-  @Override
-  public void unloaded_$eq(boolean value) {
-    unloaded = value;
-  }
-
-  @Override
-  public ReentrantReadWriteLock maintenanceLock() {
-    return maintenanceLock;
-  }
-
-  @Override
-  public void org$apache$spark$sql$execution$streaming$state$StateStoreProvider$_setter_$maintenanceLock_$eq(
-      ReentrantReadWriteLock lock) {
-    maintenanceLock = lock;
   }
 
   @Override

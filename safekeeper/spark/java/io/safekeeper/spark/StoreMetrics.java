@@ -1,15 +1,14 @@
 package io.safekeeper.spark;
 
 import io.safekeeper.spark.commits.LoadedState;
+import io.safekeeper.spark.shim.SparkShim;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.execution.streaming.state.StateStoreCustomMetric;
-import org.apache.spark.sql.execution.streaming.state.StateStoreCustomSizeMetric;
 import org.apache.spark.sql.execution.streaming.state.StateStoreCustomSumMetric;
 import org.apache.spark.sql.execution.streaming.state.StateStoreCustomTimingMetric;
 import org.apache.spark.sql.execution.streaming.state.StateStoreMetrics;
-import scala.collection.immutable.Map$;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
@@ -69,11 +68,10 @@ final class StoreMetrics {
     values.put(PLANNED, commit == null ? 0L : commit.planned());
     values.put(HITS, commit == null ? 0L : commit.hits());
     values.put(FORCED, forced ? 1L : 0L);
-    return new StateStoreMetrics(
+    return SparkShim.metrics(
         keys,
         state.log().memoryBytes(),
-        scala.collection.immutable.Map.from(CollectionConverters.asScala(values)),
-        Map$.MODULE$.empty());
+        scala.collection.immutable.Map.from(CollectionConverters.asScala(values)));
   }
 
   private static StateStoreCustomMetric time(String name, String description) {
@@ -81,6 +79,6 @@ final class StoreMetrics {
   }
 
   private static StateStoreCustomMetric size(String name, String description, boolean ofTheState) {
-    return new StateStoreCustomSizeMetric(name, description, ofTheState);
+    return SparkShim.sizeMetric(name, description, ofTheState);
   }
 }

@@ -1,11 +1,12 @@
 /**
  * What Spark sees: the provider of state stores, and the store that a task reads and writes row by row.
  *
- * <p>The rest is in three packages. Each uses only those to its right:
+ * <p>The rest is in four packages. Each uses only those to its right:
  *
  * <pre>
  * spark  --&gt;  commits  --&gt;  state    the state of one partition in memory
  *                      --&gt;  agent    the process beside the executor that keeps commits in a backend
+ *        --&gt;  shim                    what differs between the minor versions of Spark, in a folder for each
  * </pre>
  *
  * <p>Read {@code SafeKeeperStateStoreProvider} first, then {@code SafeKeeperStateStore}, and {@code StateLease}, which

@@ -1,8 +1,9 @@
 package io.safekeeper.bench;
 
+import io.safekeeper.spark.shim.SparkShim;
+import io.safekeeper.spark.shim.StoreShim;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.execution.streaming.state.KeyStateEncoderSpec;
-import org.apache.spark.sql.execution.streaming.state.StateStore;
 import org.apache.spark.sql.execution.streaming.state.StateStoreCheckpointInfo;
 import org.apache.spark.sql.execution.streaming.state.StateStoreId;
 import org.apache.spark.sql.execution.streaming.state.StateStoreIterator;
@@ -17,7 +18,7 @@ import scala.collection.immutable.Set$;
 import scala.runtime.BoxedUnit;
 
 /** Always empty; what is put into it is gone. */
-final class FloorStateStore implements StateStore {
+final class FloorStateStore extends StoreShim {
   private final StateStoreId id;
   private final long version;
   private boolean committed;
@@ -47,6 +48,16 @@ final class FloorStateStore implements StateStore {
   }
 
   @Override
+  public Iterator<UnsafeRow> multiGet(UnsafeRow[] keys, String family) {
+    return scala.collection.Iterator$.MODULE$.fill(keys.length, () -> null);
+  }
+
+  @Override
+  public boolean keyExists(UnsafeRow key, String family) {
+    return false;
+  }
+
+  @Override
   public Iterator<UnsafeRow> valuesIterator(UnsafeRow key, String family) {
     return nothing();
   }
@@ -58,6 +69,17 @@ final class FloorStateStore implements StateStore {
 
   @Override
   public StateStoreIterator<UnsafeRowPair> prefixScanWithMultiValues(UnsafeRow prefix, String family) {
+    return nothing();
+  }
+
+  @Override
+  public StateStoreIterator<UnsafeRowPair> rangeScan(Option<UnsafeRow> from, Option<UnsafeRow> to, String family) {
+    return nothing();
+  }
+
+  @Override
+  public StateStoreIterator<UnsafeRowPair> rangeScanWithMultiValues(
+      Option<UnsafeRow> from, Option<UnsafeRow> to, String family) {
     return nothing();
   }
 
@@ -87,7 +109,15 @@ final class FloorStateStore implements StateStore {
   public void remove(UnsafeRow key, String family) {}
 
   @Override
+  public void deleteRange(UnsafeRow from, UnsafeRow to, String family) {}
+
+  @Override
   public void createColFamilyIfAbsent(
+      String name, StructType key, StructType value, KeyStateEncoderSpec encoding, boolean multiple, boolean internal) {
+  }
+
+  @Override
+  public void registerColFamily(
       String name, StructType key, StructType value, KeyStateEncoderSpec encoding, boolean multiple, boolean internal) {
   }
 
@@ -120,7 +150,7 @@ final class FloorStateStore implements StateStore {
 
   @Override
   public StateStoreMetrics metrics() {
-    return new StateStoreMetrics(0, 0, Map$.MODULE$.empty(), Map$.MODULE$.empty());
+    return SparkShim.metrics(0, 0, Map$.MODULE$.empty());
   }
 
   @Override

@@ -1,26 +1,21 @@
 package io.safekeeper.bench;
 
-import java.util.concurrent.locks.ReentrantReadWriteLock;
+import io.safekeeper.spark.shim.ProviderShim;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.spark.sql.execution.streaming.state.KeyStateEncoderSpec;
 import org.apache.spark.sql.execution.streaming.state.StateSchemaProvider;
 import org.apache.spark.sql.execution.streaming.state.StateStore;
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf;
 import org.apache.spark.sql.execution.streaming.state.StateStoreId;
-import org.apache.spark.sql.execution.streaming.state.StateStoreProvider;
 import org.apache.spark.sql.types.StructType;
 import scala.Option;
 
 /** The floor of the benchmark: a state store that stores nothing, so that all that is left is Spark's own work. */
-public final class FloorStateStoreProvider implements StateStoreProvider {
-  private ReentrantReadWriteLock maintenanceLock;
-  private volatile boolean unloaded;
+public final class FloorStateStoreProvider extends ProviderShim {
   private StateStoreId id;
 
   /** For Spark. */
-  public FloorStateStoreProvider() {
-    StateStoreProvider.$init$(this);
-  }
+  public FloorStateStoreProvider() {}
 
   @Override
   public void init(
@@ -48,25 +43,4 @@ public final class FloorStateStoreProvider implements StateStoreProvider {
 
   @Override
   public void close() {}
-
-  @Override
-  public boolean unloaded() {
-    return unloaded;
-  }
-
-  @Override
-  public void unloaded_$eq(boolean value) {
-    unloaded = value;
-  }
-
-  @Override
-  public ReentrantReadWriteLock maintenanceLock() {
-    return maintenanceLock;
-  }
-
-  @Override
-  public void org$apache$spark$sql$execution$streaming$state$StateStoreProvider$_setter_$maintenanceLock_$eq(
-      ReentrantReadWriteLock lock) {
-    maintenanceLock = lock;
-  }
 }
