@@ -37,13 +37,19 @@ def fetch_jars(pom_name: str) -> Path:
 
 
 def _fetch(pom: bytes, folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        copy_dependencies(pom, Path(scratch, "jars"))
+        os.rename(f"{scratch}/jars", folder)
+
+
+def copy_dependencies(pom: bytes, folder: Path) -> None:
+    """Let Maven put all jars that *pom* asks for into *folder*; raise `DevError` if it cannot."""
     if shutil.which("mvn") is None:
         raise DevError("mvn is not installed: apt-get install maven")
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         Path(scratch, "pom.xml").write_bytes(pom)
         command = [find_command("mvn"), "-B", "-q", "-f", f"{scratch}/pom.xml", _COPY]
-        command += [f"-DoutputDirectory={scratch}/jars", "-DincludeScope=runtime"]
+        command += [f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode:
             raise DevError(f"mvn could not fetch the jars: {' '.join(done.stdout.split())[:500]}")
-        os.rename(f"{scratch}/jars", folder)

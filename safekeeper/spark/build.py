@@ -1,7 +1,8 @@
 """Makes the jar with the JVM side of the bridge, for the Spark that is installed.
 
-    PACKAGE/spark/jars/safekeeper-spark-4.3-DIGEST.jar      in a wheel that was built where PySpark was
-    CACHE/safekeeper/safekeeper-spark-4.3-DIGEST.jar        built at first use otherwise
+    PACKAGE/spark/jars/safekeeper-spark-4.3-DIGEST.jar      in a release, for all minor versions of Spark; in another
+                                                            wheel, for the Spark that was there when it was built
+    CACHE/safekeeper/safekeeper-spark-4.3-DIGEST.jar        built at first use otherwise; only its owner may change it
 
 Spark's state store interface changes with every minor version and links with no other, so there is one jar for each:
 from `java`, which they have in common, and the folder of `shim` for that minor.
@@ -26,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-SUPPORTED = ("4.3",)
+SUPPORTED = ("4.0", "4.1", "4.2", "4.3")
 """The minor versions of Spark that the sources are written for."""
 
 SOURCES = Path(__file__).parent / "java"
@@ -42,6 +43,7 @@ STRICT = ("-Xlint:all,-path", "-Werror")
 jars of Spark name others that it does not ship (`path`)."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # what a zip file can say at the earliest: the same sources give the same bytes
+_WRITABLE = 0o022  # by the group or by all
 _MANIFEST = "META-INF/MANIFEST.MF"
 
 
@@ -58,11 +60,26 @@ def find_jar() -> Path:
         return shipped
     cached = cache_folder() / name
     if not cached.exists():
-        cached.parent.mkdir(parents=True, exist_ok=True)
+        cached.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_owner(cached.parent)
         with _locked(cached.parent / "lock"):
             if not cached.exists():
                 build(source_folders(version), home, cached)
+    _check_owner(cached.parent)
+    _check_owner(cached)
     return cached
+
+
+def _check_owner(path: Path) -> None:
+    """Refuse what somebody else could have changed: it becomes code of the user's queries. What is ours is closed."""
+    found = path.lstat()
+    if found.st_uid == os.geteuid() and not path.is_symlink() and found.st_mode & _WRITABLE:
+        path.chmod(found.st_mode & 0o7777 & ~_WRITABLE)
+    elif found.st_uid not in (0, os.geteuid()) or path.is_symlink() or found.st_mode & _WRITABLE:
+        raise BuildError(
+            f"{path} belongs to somebody else or can be changed by others, and its code would run in your queries: "
+            "remove it, or set XDG_CACHE_HOME to a folder of your own"
+        )
 
 
 def spark_home() -> Path:
@@ -115,6 +132,7 @@ def build(folders: Sequence[Path], home: Path, target: Path, options: Sequence[s
         classes, new = Path(scratch, "classes"), Path(scratch, "new.jar")
         _compile(files, home, classes, options)
         _pack(classes, new)
+        new.chmod(0o644)
         os.replace(new, target)
 
 

@@ -1,12 +1,15 @@
-"""Adds the Spark bridge's jar to a wheel that is built where PySpark and a JDK are; the rest is in pyproject.toml.
+"""Adds the Spark bridge's jars to a wheel; the rest is in pyproject.toml.
 
-Elsewhere, as in an isolated build (PySpark is too large to be asked for), the wheel has the Java sources only and the
+A release has the jars for all minor versions of Spark: `python -m safekeeper.dev.release` names a folder with each of
+them in SAFEKEEPER_SPARK_HOMES. Without that, a wheel that is built where PySpark and a JDK are has the jar for that
+Spark. Elsewhere, as in an isolated build (PySpark is too large to be asked for), the wheel has the Java sources only and the
 jar is made at first use.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import ClassVar
 
@@ -34,9 +37,8 @@ class BuildJar(Command):
         self.set_undefined_options("build", ("build_lib", "build_lib"))
 
     def run(self) -> None:
-        for jar in self._jars():
+        for jar, home in self._jars().items():
             self.mkpath(str(jar.parent))
-            home = bridge.spark_home()
             bridge.build(bridge.source_folders(bridge.spark_version(home)), home, jar, bridge.STRICT)
 
     def get_outputs(self) -> list[str]:
@@ -49,19 +51,25 @@ class BuildJar(Command):
         folders = (bridge.SOURCES, bridge.SHIMS)
         return [path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*.java")]
 
-    def _jars(self) -> list[Path]:
-        """The one jar to build; none in an editable install, whose sources change, or where something is missing."""
+    def _jars(self) -> dict[Path, Path]:
+        """The jars to build, each with its Spark; none in an editable install, whose sources change."""
         if self.editable_mode:
-            return []
+            return {}
+        if homes := os.environ.get("SAFEKEEPER_SPARK_HOMES"):
+            return {self._jar(home): home for home in map(Path, homes.split(os.pathsep))}
         try:
             bridge.find_tool("javac")
-            name = bridge.jar_name(bridge.spark_version(bridge.spark_home()))
-        except bridge.BuildError:
-            return []
-        return [Path(str(self.build_lib), "safekeeper", "spark", "jars", name)]
+            home = bridge.spark_home()
+            return {self._jar(home): home}
+        except bridge.BuildError:  # something is missing
+            return {}
+
+    def _jar(self, home: Path) -> Path:
+        name = bridge.jar_name(bridge.spark_version(home))
+        return Path(str(self.build_lib), "safekeeper", "spark", "jars", name)
 
 
 class BuildWithJar(build):
-    """The usual build, then the jar."""
+    """The usual build, then the jars."""
 
     sub_commands: ClassVar = [*build.sub_commands, ("build_jar", None)]

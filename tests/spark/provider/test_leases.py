@@ -24,6 +24,39 @@ def test_whoever_waits_too_long_gets_an_error_that_names_the_holder(world: Any) 
         provider.open(0, None)
 
 
+def test_a_thread_that_reads_may_write_the_same_version(world: Any, items: Any) -> None:
+    """Spark 4.0 opens a store to read from and another one to write to, in one task."""
+    provider = world.provider(leaseMs=1000)
+    provider.open(0, None).put(1, 1, "a").commit()
+    reader = provider.openForReading(1, None)
+    writer = provider.open(1, None).put(2, 2, "b")
+    assert reader.get(1, 1) == "a"
+    writer.commit()
+    reader.abort()
+    assert items(provider.open(2, None).items()) == {"1:1": "a", "2:2": "b"}
+
+
+def test_a_thread_that_writes_may_read_the_same_version(world: Any, items: Any) -> None:
+    """The state data source of Spark 4.0 opens a store to create a family in, and leaves it."""
+    provider = world.provider(families=True, leaseMs=1000)
+    provider.open(0, None).createFamily("f", "plain", False).putIn("f", 1, 1, "a").commit()
+    provider.open(1, None).createFamily("f", "plain", False)
+    assert list(provider.changes(1, 1, "f")) == ["0 put 1:1=a"]
+    reader = provider.openForReading(1, None)
+    assert items(reader.itemsIn("f")) == {"1:1": "a"}
+    reader.abort()
+    provider.open(1, None).putIn("f", 2, 2, "b").commit()
+
+
+@pytest.mark.parametrize(("reads", "writes"), ((1, 0), (1, 1)), ids=("another version", "another thread"))
+def test_a_reader_shares_with_no_other_version_and_no_other_thread(world: Any, reads: int, writes: int) -> None:
+    provider = world.provider(leaseMs=50)
+    provider.open(0, None).put(1, 1, "a").commit()
+    provider.openForReading(reads, None)
+    with pytest.raises(Py4JJavaError, match="UNRELEASED_THREAD_ERROR"):
+        provider.open(writes, None) if writes != reads else provider.openInBackground(writes).get()
+
+
 def test_a_task_that_fails_before_its_commit_leaves_nothing(world: Any, items: Any) -> None:
     provider = world.provider(leaseMs=1000)
     store = provider.openInTask(0, False, "the task failed")

@@ -9,6 +9,7 @@ import io.safekeeper.spark.state.Record;
 import io.safekeeper.spark.state.StateLog;
 import io.safekeeper.spark.state.ValueList;
 import java.util.HashSet;
+import java.util.Objects;
 import java.util.Set;
 import java.util.function.Supplier;
 import org.apache.spark.TaskContext;
@@ -44,6 +45,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
 
   private final SafeKeeperStateStoreProvider provider;
   private final long version;
+  private final String commitId;
   private StateLog log;
   private FamilyViews families;
   private boolean readOnly;
@@ -54,10 +56,18 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   private Phase phase = Phase.UPDATING;
   private LoadedState.Committed committed;
 
+  /**
+   * @param commitId which commit of that version, null where Spark does not know
+   */
   SafeKeeperStateStore(
-      SafeKeeperStateStoreProvider provider, long version, boolean readOnly, boolean forcedSnapshot) {
+      SafeKeeperStateStoreProvider provider,
+      long version,
+      String commitId,
+      boolean readOnly,
+      boolean forcedSnapshot) {
     this.provider = provider;
     this.version = version;
+    this.commitId = commitId;
     this.readOnly = readOnly;
     this.forcedSnapshot = forcedSnapshot;
   }
@@ -89,6 +99,10 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   void upgrade(boolean forceSnapshot) {
     readOnly = false;
     forcedSnapshot = forceSnapshot;
+  }
+
+  boolean isOf(long otherVersion, String otherId) {
+    return version == otherVersion && Objects.equals(commitId, otherId);
   }
 
   boolean isReadOnly() {

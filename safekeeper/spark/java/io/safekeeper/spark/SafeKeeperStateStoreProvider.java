@@ -109,20 +109,47 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
 
   @Override
   public StateStore getStore(long version, Option<String> commitId, boolean forceSnapshot, boolean loadEmpty) {
-    SafeKeeperStateStore store = new SafeKeeperStateStore(this, version, false, forceSnapshot);
+    String key = commitId.getOrElse(() -> null);
+    SafeKeeperStateStore reader = openInThisThread(version, key);
+    if (reader != null && reader.isReadOnly() && !loadEmpty) {
+      return upgraded(reader, forceSnapshot);
+    }
+    SafeKeeperStateStore store = new SafeKeeperStateStore(this, version, key, false, forceSnapshot);
     return open(store, () -> {
       if (loadEmpty) {
         state.moveToEmpty(version);
       } else {
-        state.moveTo(version, commitId.getOrElse(() -> null));
+        state.moveTo(version, key);
       }
     });
   }
 
   @Override
   public ReadStateStore getReadStore(long version, Option<String> commitId) {
-    SafeKeeperStateStore store = new SafeKeeperStateStore(this, version, true, false);
-    return open(store, () -> state.moveTo(version, commitId.getOrElse(() -> null)));
+    return openForReading(version, commitId.getOrElse(() -> null));
+  }
+
+  private SafeKeeperStateStore openForReading(long version, String commitId) {
+    SafeKeeperStateStore writer = openInThisThread(version, commitId);
+    if (writer != null && !writer.isReadOnly()) {
+      return writer;
+    }
+    SafeKeeperStateStore store = new SafeKeeperStateStore(this, version, commitId, true, false);
+    return open(store, () -> state.moveTo(version, commitId));
+  }
+
+  /**
+   * The store that this thread has open already, if it is of that commit: to read and to write, a thread may have both
+   * at once, and they are the same. Spark 4.0 needs it: its aggregations read from one store and write to another, and
+   * its state data source opens a store to create families in and never ends it. Null if there is none.
+   */
+  private SafeKeeperStateStore openInThisThread(long version, String commitId) {
+    if (lease.holderOfThisThread() instanceof SafeKeeperStateStore store
+        && !store.isDone()
+        && store.isOf(version, commitId)) {
+      return store;
+    }
+    return null;
   }
 
   /** Let a task write to the store that it reads from: the state is loaded, and the lease is its own already. */
@@ -132,10 +159,14 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
     if (!(readStore instanceof SafeKeeperStateStore store) || !store.isReadOnly() || store.version() != version) {
       throw new IllegalArgumentException("only a store of that version that was opened for reading can be upgraded");
     }
-    // The provider that opened it may have been unloaded meanwhile and this one be new: it has neither lease nor state.
-    SafeKeeperStateStoreProvider opener = store.provider();
+    return upgraded(store, forceSnapshot);
+  }
+
+  private static SafeKeeperStateStore upgraded(SafeKeeperStateStore store, boolean forceSnapshot) {
+    // The provider that opened it may have been unloaded meanwhile and the one that Spark asks be new: it has neither
+    // lease nor state.
     try {
-      opener.checkLocation();
+      store.provider().checkLocation();
     } catch (IOException | RuntimeException error) {
       throw Sneaky.sneak(SparkShim.cannotLoadStore(error));
     }
@@ -328,9 +359,10 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
     if (endVersion < snapshotVersion) {
       throw Sneaky.sneak(QueryExecutionErrors.unexpectedStateStoreVersion(endVersion));
     }
-    SafeKeeperStateStore store = new SafeKeeperStateStore(this, endVersion, readOnly, false);
+    String last = endId.getOrElse(() -> null);
+    SafeKeeperStateStore store = new SafeKeeperStateStore(this, endVersion, last, readOnly, false);
     return open(store, () -> {
-      List<CommitKey> chain = chain(snapshotVersion, endVersion, endId.getOrElse(() -> null));
+      List<CommitKey> chain = chain(snapshotVersion, endVersion, last);
       CommitKey first = chain.get(0);
       if (snapshotId.isDefined() && !snapshotId.get().equals(first.id())) {
         throw new MissingCommit(snapshotVersion, snapshotId.get());
@@ -343,9 +375,10 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
   public NextIterator<Tuple4<Enumeration.Value, UnsafeRow, UnsafeRow, Object>> getStateStoreChangeDataReader(
       long startVersion, long endVersion, Option<String> family, Option<String> endId) {
     try {
-      List<CommitKey> chain = chain(startVersion, endVersion, endId.getOrElse(() -> null));
+      String last = endId.getOrElse(() -> null);
+      List<CommitKey> chain = chain(startVersion, endVersion, last);
       String name = family.getOrElse(() -> FamilySpecs.DEFAULT);
-      return new ChangeFeed(commits, chain, familyNumber(name, endVersion, endId), families.get(name));
+      return new ChangeFeed(commits, chain, familyNumber(name, endVersion, last), families.get(name));
     } catch (IOException | MissingCommit error) {
       Path place = new Path(identity.group(), String.valueOf(endVersion));
       throw Sneaky.sneak(QueryExecutionErrors.failedToReadStreamingStateFileError(place, error));
@@ -366,16 +399,19 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
   }
 
   /** Families are numbered in the state itself, so for all but the default one it has to be loaded. */
-  private int familyNumber(String name, long version, Option<String> commitId) {
+  private int familyNumber(String name, long version, String commitId) {
     if (name.equals(FamilySpecs.DEFAULT)) {
       return Family.DEFAULT;
     }
-    ReadStateStore store = getReadStore(version, commitId);
+    boolean isOpen = openInThisThread(version, commitId) != null;
+    SafeKeeperStateStore store = openForReading(version, commitId);
     try {
       Integer number = state.log().names().get(name);
       return number == null ? Family.CATALOG : number;
     } finally {
-      store.release();
+      if (!isOpen) {
+        store.release();
+      }
     }
   }
 

@@ -68,6 +68,11 @@ final class StateLease {
     return holder == who;
   }
 
+  /** Who has the lease, if this thread took it, else null. */
+  synchronized Holder holderOfThisThread() {
+    return thread == Thread.currentThread() ? holder : null;
+  }
+
   /** Do something unless somebody has the lease; nobody gets it meanwhile. */
   synchronized void ifFree(Runnable work) {
     if (holder == null) {

@@ -22,9 +22,6 @@ import org.apache.spark.sql.execution.streaming.state.RangeKeyScanStateEncoderSp
 import org.apache.spark.sql.execution.streaming.state.StateStore;
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf;
 import org.apache.spark.sql.execution.streaming.state.StateStoreId;
-import org.apache.spark.sql.execution.streaming.state.TimestampAsPostfixKeyStateEncoderSpec;
-import org.apache.spark.sql.execution.streaming.state.TimestampAsPrefixKeyStateEncoderSpec;
-import org.apache.spark.sql.execution.streaming.state.TimestampKeyStateEncoder;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
@@ -72,15 +69,21 @@ public final class TestProvider {
   /** Keys as they are, found by prefix or range, or with the event time of a join of format 4 first or last. */
   static KeyStateEncoderSpec encoding(String name) {
     return switch (name) {
-      case "time first" -> new TimestampAsPrefixKeyStateEncoderSpec(
-          TimestampKeyStateEncoder.keySchemaWithTimestamp(keySchema(name)));
-      case "time last" -> new TimestampAsPostfixKeyStateEncoderSpec(
-          TimestampKeyStateEncoder.keySchemaWithTimestamp(keySchema(name)));
+      case "time first" -> withTime("TimestampAsPrefixKeyStateEncoderSpec");
+      case "time last" -> withTime("TimestampAsPostfixKeyStateEncoderSpec");
       case "prefix" -> new PrefixKeyScanStateEncoderSpec(KEY, 1);
       case "range" -> new RangeKeyScanStateEncoderSpec(
           KEY, CollectionConverters.asScala(List.<Object>of(0, 1)).toSeq());
       default -> new NoPrefixKeyStateEncoderSpec(KEY);
     };
+  }
+
+  /** An encoding that Spark has from 4.2 on. */
+  private static KeyStateEncoderSpec withTime(String type) {
+    StructType schema = keySchema("time").add("__event_time", DataTypes.LongType, false);
+    Map<String, Object> json = Map.of("keyStateEncoderType", type);
+    return KeyStateEncoderSpec.fromJson(
+        schema, scala.collection.immutable.Map.from(CollectionConverters.asScala(json)));
   }
 
   public SafeKeeperStateStoreProvider provider() {

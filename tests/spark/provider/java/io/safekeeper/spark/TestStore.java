@@ -1,5 +1,6 @@
 package io.safekeeper.spark;
 
+import io.safekeeper.spark.shim.StoreShim;
 import java.util.ArrayList;
 import java.util.List;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
@@ -16,14 +17,14 @@ import scala.jdk.javaapi.CollectionConverters;
 public final class TestStore {
   private static final String DEFAULT = "default";
 
-  private final StateStore store;
+  private final StoreShim store;
   private StateStoreIterator<UnsafeRowPair> open;
 
   TestStore(StateStore store) {
-    this.store = store;
+    this.store = (StoreShim) store;
   }
 
-  public StateStore store() {
+  public StoreShim store() {
     return store;
   }
 

@@ -1,0 +1,65 @@
+package io.safekeeper.spark.shim;
+
+import org.apache.hadoop.conf.Configuration;
+import org.apache.spark.TaskContext;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.execution.streaming.state.RocksDBKeyStateEncoder;
+import org.apache.spark.sql.execution.streaming.state.StateStore;
+import org.apache.spark.sql.execution.streaming.state.StateStoreConf;
+import org.apache.spark.sql.execution.streaming.state.StateStoreCustomMetric;
+import org.apache.spark.sql.execution.streaming.state.StateStoreCustomSizeMetric;
+import org.apache.spark.sql.execution.streaming.state.StateStoreErrors;
+import org.apache.spark.sql.execution.streaming.state.StateStoreId;
+import org.apache.spark.sql.execution.streaming.state.StateStoreMetrics;
+import org.apache.spark.sql.execution.streaming.state.StateStoreProvider;
+import org.apache.spark.sql.types.StructType;
+import scala.collection.immutable.Map;
+import scala.collection.immutable.Map$;
+
+/** What Spark 4.2 says in its own way. */
+public final class SparkShim {
+  private SparkShim() {}
+
+  /** A metric in bytes; for Spark 4.2 it is all the same whether it describes the state or what a batch did. */
+  public static StateStoreCustomMetric sizeMetric(String name, String description, boolean ofTheState) {
+    return new StateStoreCustomSizeMetric(name, description);
+  }
+
+  /** The numbers of a store. */
+  public static StateStoreMetrics metrics(long keys, long memoryBytes, Map<StateStoreCustomMetric, Object> custom) {
+    return new StateStoreMetrics(keys, memoryBytes, custom, Map$.MODULE$.empty());
+  }
+
+  /** Whether keys are encoded so that their bytes sort as they do. */
+  public static boolean supportsRangeScan(RocksDBKeyStateEncoder encoder) {
+    return encoder.supportsRangeScan();
+  }
+
+  /** Whether the keys between two others can be deleted at once. */
+  public static boolean supportsDeleteRange(RocksDBKeyStateEncoder encoder) {
+    return encoder.supportsDeleteRange();
+  }
+
+  /** Why a task has failed, null if it has not. */
+  public static Throwable failureOf(TaskContext task) {
+    return task.getTaskFailure().getOrElse(() -> null);
+  }
+
+  /** What Spark expects when a store cannot be loaded. */
+  public static Throwable cannotLoadStore(Throwable cause) {
+    return StateStoreErrors.cannotLoadStore(cause);
+  }
+
+  /** Tell the Spark driver of a commit, if it wants to know. */
+  public static void reportCommit(StateStoreConf conf, long version, StateStoreId id, Configuration hadoop) {
+    if (conf.commitValidationEnabled()) {
+      StateStore.reportCommitToCoordinator(version, id, hadoop);
+    }
+  }
+
+  /** Refuse rows that do not have the form that their schemas say. */
+  public static void checkFormat(
+      UnsafeRow key, StructType keys, UnsafeRow value, StructType values, StateStoreId id, StateStoreConf conf) {
+    StateStoreProvider.validateStateRowFormat(key, keys, value, values, id, conf);
+  }
+}

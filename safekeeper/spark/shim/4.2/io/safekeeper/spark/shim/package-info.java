@@ -1,0 +1,2 @@
+/** All that differs between the minor versions of Spark: this folder is for 4.2. */
+package io.safekeeper.spark.shim;
