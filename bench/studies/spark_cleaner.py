@@ -98,7 +98,7 @@ def turn(spark: SparkSession, folder: Path, inputs: Sequence[Path], clean_at: st
     moved = sum(batch["safekeeperCleanedBytes"] for batch in steady)
     return {
         "extent": max(batch["safekeeperExtentBytes"] / batch["safekeeperLiveBytes"] for batch in progress),
-        "restart ms": restart["safekeeperLoadMs"],
+        "restart ms": restart["safekeeperLoadMicros"] / 1000,
         "written": (changed + moved) / changed,
         "commit ms": statistics.median(batch["commitTimeMs"] for batch in steady),
         "commit max": max(batch["commitTimeMs"] for batch in steady),

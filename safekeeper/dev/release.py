@@ -4,18 +4,22 @@
     python -m safekeeper.dev.release --try FOLDER   its wheel in a new environment with each PySpark, with a JRE only
 
 Each jar is compiled against the newest release of its minor version, and its symbols are looked up in all of them. With
-`--try` nobody finds a compiler, and the demonstration of the README runs: a query that is killed and counts exactly.
+`--try` nobody finds a compiler, and the demonstration of the README runs: a query that is killed and counts exactly. Then
+the same checkpoints go from the oldest Spark to the newest and back, and count exactly, too.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import venv
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 from safekeeper.dev.linkage import missing_symbols
@@ -83,17 +87,38 @@ def check_jar(wheel: Path, minor: str, jars: list[Path], patch: str) -> None:
 
 
 def try_wheel(wheel: Path) -> None:
-    """Install *wheel* beside the newest PySpark of each minor version, and let the demonstration run without a JDK."""
-    for patches in releases().values():
-        with tempfile.TemporaryDirectory() as scratch:
-            venv.create(scratch, with_pip=True)
-            python = str(Path(scratch, "bin", "python"))
+    """Install *wheel* beside the newest PySpark of each minor version, and let queries run there without a JDK."""
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = without_jdk(Path(scratch, "jre"))
+        environment["XDG_CACHE_HOME"] = str(Path(scratch, "cache"))  # which has no jar
+        pythons: dict[str, str] = {}
+        for patches in releases().values():
+            folder = Path(scratch, patches[-1])
+            venv.create(folder, with_pip=True)
+            python = pythons[patches[-1]] = str(folder / "bin" / "python")
             packages = [f"safekeeper[spark] @ file://{wheel}", f"pyspark=={patches[-1]}"]
             subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
-            environment = without_jdk(Path(scratch, "jre"))
-            environment["XDG_CACHE_HOME"] = str(Path(scratch, "cache"))  # which has no jar
             print(f"PySpark {patches[-1]}, a JRE and no compiler:", flush=True)
             subprocess.run([python, "-m", "safekeeper.spark.demo"], cwd=scratch, env=environment, check=True)
+        for format in ("1", "2"):
+            folder = Path(scratch, f"format-{format}")
+            (folder / "words").mkdir(parents=True)
+            go_through([*pythons.items(), *list(pythons.items())[-2::-1]], folder, format, environment)
+
+
+def go_through(pythons: list[tuple[str, str]], folder: Path, format: str, environment: dict[str, str]) -> None:
+    """Let one Spark after the other go on with the same checkpoints, and raise `DevError` if a count is wrong."""
+    chance, seen = random.Random(1), Counter[str]()
+    for step, (version, python) in enumerate(pythons):
+        words = [f"word {chance.randrange(100 * (step + 1))}" for _ in range(300)]
+        (folder / "words" / f"{step}.txt").write_text("\n".join(words))
+        new = sorted(set(words) - set(seen))
+        seen.update(words)
+        command = [python, "-m", "safekeeper.dev.spark_query", str(folder), format]
+        done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        if json.loads(done.stdout.splitlines()[-1]) != {"counts": seen, "new": new}:
+            raise DevError(f"a checkpoint of format {format} does not go on with Spark {version}: {done.stdout}")
+        print(f"a checkpoint of format {format} goes on with Spark {version}", flush=True)
 
 
 def without_jdk(folder: Path) -> dict[str, str]:

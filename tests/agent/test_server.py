@@ -6,6 +6,7 @@ import re
 import socket
 import struct
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,6 +130,49 @@ def test_the_first_to_wait_for_room_is_the_first_to_get_it():
     for thread in threads:
         thread.join()
     assert order == [9, 1, 8]
+
+
+def test_whose_owner_holds_least_comes_first():
+    budget, order = Budget(100), []
+
+    def take(size, owner):
+        with budget.room(size, owner):
+            order.append(owner)
+            threading.Event().wait(0.01)
+
+    threads = []
+    with budget.room(60, b"a"), budget.room(10, b"b"), budget.room(30):
+        for size, owner in ((10, b"a"), (10, b"b"), (10, b"c")):
+            threads.append(threading.Thread(target=take, args=(size, owner)))
+            threads[-1].start()
+            while len(budget._waiting) < len(threads):
+                pass
+        assert budget._next().owner == b"c"
+    for thread in threads:
+        thread.join()
+    assert sorted(order) == [b"a", b"b", b"c"]
+
+
+def test_a_query_that_fills_the_queue_leaves_room_for_another(serve, connect):
+    backend = Held()
+
+    def body(query):
+        return field(b"spark/" + query.encode() + b"/0/0/default") + field(b"k") + field(bytes(2 * MIB - 200))
+
+    one, other = str(uuid.uuid4()), str(uuid.uuid4())
+    with serve(backend, queue_bytes=8 * MIB):
+        peers = [connect() for _ in range(5)]
+        frames = [peer.frame(PUT, i, body(other if i == 4 else one)) for i, peer in enumerate(peers)]
+        for peer, frame in zip(peers[:3], frames, strict=False):
+            peer.send(frame)
+        fourth = _send_what_is_taken(peers[3], frames[3])
+        assert fourth < MIB  # it would fit, but that would be all
+        assert _send_what_is_taken(peers[4], frames[4]) == len(frames[4])
+        backend.let_go.set()
+        threading.Thread(target=peers[3].send, args=(frames[3][fourth:],)).start()
+        for peer in peers:
+            assert peer.reply().kind == DONE
+            peer.socket.close()
 
 
 @pytest.fixture

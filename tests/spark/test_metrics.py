@@ -25,8 +25,8 @@ def ran(spark, ours, runner, events):
 def test_progress_tells_where_the_time_of_a_commit_went_and_what_it_wrote(ran):
     (state,) = ran.progress[-1].stateOperators
     found = state.customMetrics
-    split = found["safekeeperFrameMs"] + found["safekeeperAgentMs"] + found["safekeeperStoreMs"]
-    assert split <= state.commitTimeMs
+    split = found["safekeeperFrameMicros"] + found["safekeeperAgentMicros"] + found["safekeeperStoreMicros"]
+    assert 0 < split <= 1000 * state.commitTimeMs + 2000 * state.numShufflePartitions  # Spark counts whole milliseconds
     assert found["safekeeperShippedBytes"] > 0
     assert found["safekeeperAppendedBytes"] > 0
     assert found["safekeeperCleanedBytes"] >= 0
@@ -38,15 +38,15 @@ def test_progress_tells_where_the_time_of_a_commit_went_and_what_it_wrote(ran):
 def test_progress_tells_what_a_restart_read(ran):
     first = ran.progress[0].stateOperators[0].customMetrics
     assert first["safekeeperCommitsRead"] > 0
-    assert first["safekeeperLoadMs"] >= 0
+    assert first["safekeeperLoadMicros"] > 0
 
 
 def test_the_ui_shows_them_with_the_operator(spark, ran):
     executions = spark._jsparkSession.sharedState().statusStore().executionsList()
     latest = executions.apply(executions.size() - 1).metrics()
     assert {
-        "time to build and compress commits",
-        "time that the backend took to make commits durable",
+        "microseconds to build and compress commits",
+        "microseconds that the backend took to make commits durable",
         "size of the commits as they were sent",
         "size of the changes that a restart would have to replay",
     } <= {latest.apply(at).name() for at in range(latest.size())}

@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from safekeeper.spark import PREFIX
+
+SPARKS = "spark.sql.streaming.stateStore."
+
 
 def fails_with(condition: str) -> Any:
     return pytest.raises(Py4JJavaError, match=condition)
@@ -336,10 +340,51 @@ def test_a_moved_checkpoint_can_be_adopted(world: Any, items: Any) -> None:
     world.provider(checkpoint=moved).open(2, None)
 
 
-def test_a_checkpoint_without_metadata_is_an_error_that_says_so(world: Any) -> None:
+def test_a_store_without_a_query_is_known_by_its_place(world: Any, items: Any) -> None:
+    """As in Spark's own tests, where a checkpoint has no metadata file."""
     (world.checkpoint / "metadata").unlink()
-    with fails_with("metadata is missing"):
+    world.provider().open(0, None).put(1, 1, "here").commit()
+    assert items(world.provider().open(1, None).items()) == {"1:1": "here"}
+    elsewhere = world.folder / "elsewhere"
+    elsewhere.mkdir()
+    with fails_with("CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE"):
+        world.provider(checkpoint=elsewhere).open(1, None)
+
+
+def test_a_query_whose_metadata_is_lost_never_starts_with_less(world: Any) -> None:
+    world.provider().open(0, None).put(1, 1, "a").commit()
+    (world.checkpoint / "metadata").unlink()
+    with fails_with("CANNOT_LOAD_STATE_STORE"):
+        world.provider().open(1, None)
+
+
+def test_rows_in_avro_are_refused(world: Any) -> None:
+    world.settings[SPARKS + "encodingFormat"] = "avro"
+    with fails_with("stateStore.encodingFormat=avro: safekeeper keeps rows as unsaferow"):
         world.provider()
+
+
+def test_settings_of_other_stores_are_named(world: Any) -> None:
+    others = {SPARKS + "rocksdb.compactOnCommit": "true", SPARKS + "rowChecksum.enabled": "true"}
+    settings = {**others, SPARKS + "maintenanceInterval": "1s", PREFIX + "codec": "lz4"}
+    assert list(world.jvm.TestProvider.ignored(settings)) == sorted(others)
+
+
+def test_maintenance_lists_only_when_there_were_commits(world: Any) -> None:
+    """A commit that was deleted and is there again is seen by the next listing only."""
+    world.settings |= {"spark.sql.streaming.minBatchesToRetain": "2", PREFIX + "leastCommitBytes": "1"}
+    provider = world.provider()
+    provider.commitBatches(0, 12, 3, 3)
+    old = world.keys()[0]
+    content = old.read_bytes()
+    provider.provider().doMaintenance()
+    assert not old.exists()
+    old.write_bytes(content)
+    provider.provider().doMaintenance()
+    assert old.exists()
+    provider.commitBatches(12, 6, 3, 3)
+    provider.provider().doMaintenance()
+    assert not old.exists()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ package io.safekeeper.spark;
 import io.safekeeper.spark.agent.AgentOptions;
 import io.safekeeper.spark.commits.BlockCodec;
 import io.safekeeper.spark.commits.CommitOptions;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
@@ -17,6 +18,12 @@ import scala.jdk.javaapi.CollectionConverters;
  */
 final class ProviderSettings {
   static final String PREFIX = "spark.sql.streaming.stateStore.safekeeper.";
+
+  private static final String SPARKS = "spark.sql.streaming.stateStore.";
+
+  /** How the names go on, after {@link #SPARKS}, of the settings that only Spark's own providers heed. */
+  private static final List<String> OF_OTHERS = List.of(
+      "rocksdb.", "rowChecksum.", "autoSnapshotRepair.", "compression.codec", "minDeltasForSnapshot");
 
   /** The largest value that every backend takes; {@code safekeeper.backend.MAX_VALUE_BYTES}. */
   private static final int MAX_VALUE_BYTES = 64 << 20;
@@ -149,6 +156,24 @@ final class ProviderSettings {
     return new CommitOptions(codec(), valueBytes(), cleanAt());
   }
 
+  /** The settings that somebody made for another provider, by name: here they have no effect. */
+  List<String> ignored() {
+    return given.keySet().stream()
+        .filter(name -> name.startsWith(SPARKS))
+        .filter(name -> OF_OTHERS.stream().anyMatch(other -> name.startsWith(other, SPARKS.length())))
+        .sorted()
+        .toList();
+  }
+
+  /** Rows are kept as Spark has them in memory, so Avro's evolution of schemas cannot be had. */
+  private void refuseAvro() {
+    String format = given.getOrDefault(SPARKS + "encodingFormat", "unsaferow");
+    if (!format.equalsIgnoreCase("unsaferow")) {
+      throw new IllegalArgumentException(
+          SPARKS + "encodingFormat=" + format + ": safekeeper keeps rows as unsaferow, choose that or leave it out");
+    }
+  }
+
   /** Read everything once, so that a wrong value shows before the first batch. */
   ProviderSettings check() {
     url();
@@ -162,6 +187,7 @@ final class ProviderSettings {
     cleanAt();
     leastCommitBytes();
     adoptsMovedCheckpoint();
+    refuseAvro();
     return this;
   }
 

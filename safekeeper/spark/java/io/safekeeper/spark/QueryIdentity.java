@@ -15,7 +15,8 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreId;
 /**
  * Whose state it is: the query's id, from the {@code metadata} file in its checkpoint, and where the checkpoint is.
  *
- * <p>A checkpoint folder that was deleted and made anew has another id, so it never meets the old state.
+ * <p>A checkpoint folder that was deleted and made anew has another id, so it never meets the old state. A store without
+ * a query around it has no such file, as in Spark's own tests: its id is made from the location.
  *
  * @param group the group that keeps the store's commits: {@code spark/QUERY/OPERATOR/PARTITION/STORE}
  * @param location the checkpoint's folder
@@ -26,18 +27,18 @@ record QueryIdentity(String group, String location) {
   static QueryIdentity of(StateStoreId id, Configuration conf) throws IOException {
     Path checkpoint = new Path(id.checkpointRootLocation()).getParent();
     FileSystem files = checkpoint.getFileSystem(conf);
-    String query = queryId(files, new Path(checkpoint, "metadata"));
+    String location = files.makeQualified(checkpoint).toString();
+    String query = queryId(files, new Path(checkpoint, "metadata"), location);
     String prefix = "spark/" + query + "/" + id.operatorId() + "/" + id.partitionId() + "/";
-    return new QueryIdentity(prefix + plain(id.storeName()), files.makeQualified(checkpoint).toString());
+    return new QueryIdentity(prefix + plain(id.storeName()), location);
   }
 
-  private static String queryId(FileSystem files, Path metadata) throws IOException {
+  private static String queryId(FileSystem files, Path metadata, String location) throws IOException {
     try (InputStream stream = files.open(metadata)) {
       JsonNode id = new ObjectMapper().readTree(stream).path("id");
       return UUID.fromString(id.asText()).toString();
     } catch (FileNotFoundException error) {
-      throw new IllegalStateException(
-          metadata + " is missing: without the query's id the state cannot be told from that of other queries", error);
+      return UUID.nameUUIDFromBytes(location.getBytes(StandardCharsets.UTF_8)).toString();
     } catch (IllegalArgumentException error) {
       throw new IllegalStateException(metadata + " has no query id", error);
     }

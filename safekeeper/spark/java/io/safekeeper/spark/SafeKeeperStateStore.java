@@ -269,7 +269,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
 
   @Override
   public void put(UnsafeRow key, UnsafeRow value, String family) {
-    require(value != null, "Cannot put a null value");
+    requireValue(value, "put");
     FamilyView view = writing("put", family);
     if (view.spec().multiple()) {
       putList(key, new UnsafeRow[] {value}, family);
@@ -297,7 +297,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
 
   @Override
   public void merge(UnsafeRow key, UnsafeRow value, String family) {
-    require(value != null, "Cannot merge a null value");
+    requireValue(value, "merge");
     mergeList(key, new UnsafeRow[] {value}, family);
   }
 
@@ -516,6 +516,12 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
 
   private static void requireLists(FamilyView view, String operation) {
     require(view.spec().multiple(), operation + " needs a column family with several values for a key");
+  }
+
+  private static void requireValue(UnsafeRow value, String operation) {
+    if (value == null) {
+      throw new IllegalArgumentException("Cannot " + operation + " a null value");
+    }
   }
 
   private static void require(boolean condition, String otherwise) {

@@ -15,6 +15,8 @@ import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
@@ -48,6 +50,9 @@ import scala.collection.immutable.Seq;
 public final class SafeKeeperStateStoreProvider extends ProviderShim implements ReplayShim {
   private static final Logger LOG = LoggerFactory.getLogger(SafeKeeperStateStoreProvider.class);
 
+  /** The settings without effect that were told of. */
+  private static final Set<List<String>> IGNORED = ConcurrentHashMap.newKeySet();
+
   private final StateLease lease = new StateLease();
   private volatile boolean closed;
   private StateStoreId id;
@@ -80,6 +85,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
     conf = storeConf;
     hadoopConf = configuration;
     settings = ProviderSettings.of(storeConf).check();
+    sayWhatIsIgnored();
     families = new FamilySpecs(
         FamilySpec.of(FamilySpecs.DEFAULT, valueSchema, encoding, multipleValuesPerKey, false),
         columnFamilies);
@@ -92,6 +98,14 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
     }
     commits = new Commits(agent, identity.group());
     state = new LoadedState(commits, settings.commits(), this::newLog);
+  }
+
+  /** Once in a JVM for the same settings: each partition has a provider. */
+  private void sayWhatIsIgnored() {
+    List<String> ignored = settings.ignored();
+    if (!ignored.isEmpty() && IGNORED.add(ignored)) {
+      LOG.warn("These settings are for other state stores and have no effect on safekeeper: {}", ignored);
+    }
   }
 
   private StateLog newLog() {
@@ -194,8 +208,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
       return store;
     } catch (MissingCommit error) {
       Path place = new Path(identity.group());
-      throw Sneaky.sneak(
-          QueryExecutionErrors.failedToReadDeltaFileNotExistsError(place, getClass().getName(), error));
+      throw Sneaky.sneak(QueryExecutionErrors.failedToReadStreamingStateFileError(place, error));
     } catch (OutOfMemoryError error) {
       throw Sneaky.sneak(SparkShim.cannotLoadStore(outOfMemory("load", error)));
     } catch (IOException | RuntimeException error) {

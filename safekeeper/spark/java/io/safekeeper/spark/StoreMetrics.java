@@ -7,7 +7,6 @@ import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.execution.streaming.state.StateStoreCustomMetric;
 import org.apache.spark.sql.execution.streaming.state.StateStoreCustomSumMetric;
-import org.apache.spark.sql.execution.streaming.state.StateStoreCustomTimingMetric;
 import org.apache.spark.sql.execution.streaming.state.StateStoreMetrics;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
@@ -15,13 +14,13 @@ import scala.jdk.javaapi.CollectionConverters;
 /** What a query's progress and the Spark UI show about a store. */
 final class StoreMetrics {
   private static final StateStoreCustomMetric ENCODE =
-      time("safekeeperFrameMs", "time to build and compress commits");
+      time("safekeeperFrameMicros", "microseconds to build and compress commits");
   private static final StateStoreCustomMetric AGENT =
-      time("safekeeperAgentMs", "time that commits spent on the way to the store");
+      time("safekeeperAgentMicros", "microseconds that commits spent on the way to the store");
   private static final StateStoreCustomMetric STORE =
-      time("safekeeperStoreMs", "time that the backend took to make commits durable");
+      time("safekeeperStoreMicros", "microseconds that the backend took to make commits durable");
   private static final StateStoreCustomMetric LOAD =
-      time("safekeeperLoadMs", "time to bring the state to the version that was asked for");
+      time("safekeeperLoadMicros", "microseconds to bring the state to the version that was asked for");
   private static final StateStoreCustomMetric COMMITS_READ =
       new StateStoreCustomSumMetric("safekeeperCommitsRead", "commits that were read for that");
   private static final StateStoreCustomMetric APPENDED = size("safekeeperAppendedBytes", "size of the changes", false);
@@ -54,10 +53,10 @@ final class StoreMetrics {
   static StateStoreMetrics of(
       LoadedState state, long keys, LoadedState.Committed commit, boolean forced) {
     Map<StateStoreCustomMetric, Object> values = new LinkedHashMap<>();
-    values.put(ENCODE, commit == null ? 0L : commit.encodeMicros() / 1000);
-    values.put(AGENT, commit == null ? 0L : commit.agentMicros() / 1000);
-    values.put(STORE, commit == null ? 0L : commit.storeMicros() / 1000);
-    values.put(LOAD, state.loadMicros() / 1000);
+    values.put(ENCODE, commit == null ? 0L : commit.encodeMicros());
+    values.put(AGENT, commit == null ? 0L : commit.agentMicros());
+    values.put(STORE, commit == null ? 0L : commit.storeMicros());
+    values.put(LOAD, state.loadMicros());
     values.put(COMMITS_READ, state.commitsRead());
     values.put(APPENDED, commit == null ? 0L : commit.appended());
     values.put(CLEANED, commit == null ? 0L : commit.cleaned());
@@ -74,8 +73,9 @@ final class StoreMetrics {
         scala.collection.immutable.Map.from(CollectionConverters.asScala(values)));
   }
 
+  /** Not Spark's own metric of times: it is in milliseconds, and many partitions with less than one sum to nothing. */
   private static StateStoreCustomMetric time(String name, String description) {
-    return new StateStoreCustomTimingMetric(name, description);
+    return new StateStoreCustomSumMetric(name, description);
   }
 
   private static StateStoreCustomMetric size(String name, String description, boolean ofTheState) {

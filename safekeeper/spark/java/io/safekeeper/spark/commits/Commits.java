@@ -6,6 +6,7 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Optional;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.stream.IntStream;
 
@@ -18,6 +19,8 @@ public final class Commits {
   private final String group;
   /** Held while the parts of a commit have no head yet, and while it is found out and deleted what nothing needs. */
   private final ReentrantLock unfinished = new ReentrantLock();
+  private final AtomicInteger written = new AtomicInteger(); // commits since the last listing for garbage
+  private int garbageLeft = Integer.MAX_VALUE; // by the last listing; before the first one nobody knows
 
   public Commits(Agent agent, String group) {
     this.agent = agent;
@@ -38,6 +41,7 @@ public final class Commits {
   }
 
   CommitWriter write(CommitKey key) {
+    written.incrementAndGet();
     return new CommitWriter(agent, group, key, unfinished);
   }
 
@@ -91,11 +95,20 @@ public final class Commits {
     ReadAhead.read(names, some -> agent.ask(connection -> connection.read(group, some)), values);
   }
 
-  /** Delete what no load of the newest version or {@code retained} older ones needs, if that is so many keys. */
+  /**
+   * Delete what no load of the newest version or {@code retained} older ones needs, if that is so many keys. Listing the
+   * keys costs time, and money in some stores: that is left out until there were enough commits for it.
+   */
   public int deleteGarbage(int retained, long least) throws IOException {
     unfinished.lock();
     try {
+      int fresh = written.get();
+      if ((long) garbageLeft + fresh < Math.max(1, least)) {
+        return 0;
+      }
       List<byte[]> garbage = history().garbage(retained);
+      written.addAndGet(-fresh);
+      garbageLeft = garbage.size();
       if (garbage.size() < least) {
         return 0;
       }
@@ -103,6 +116,7 @@ public final class Commits {
         List<byte[]> some = garbage.subList(from, Math.min(garbage.size(), from + DELETED_AT_ONCE));
         agent.ask(connection -> connection.delete(group, some));
       }
+      garbageLeft = 0;
       return garbage.size();
     } finally {
       unfinished.unlock();

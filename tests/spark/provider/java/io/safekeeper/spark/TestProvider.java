@@ -86,6 +86,13 @@ public final class TestProvider {
         schema, scala.collection.immutable.Map.from(CollectionConverters.asScala(json)));
   }
 
+  /** Which of these settings have no effect. */
+  public static List<String> ignored(Map<String, String> settings) {
+    SQLConf conf = new SQLConf();
+    settings.forEach(conf::setConfString);
+    return ProviderSettings.of(new StateStoreConf(conf, scala.collection.immutable.Map$.MODULE$.empty())).ignored();
+  }
+
   public SafeKeeperStateStoreProvider provider() {
     return provider;
   }
