@@ -4,15 +4,14 @@
     python -m safekeeper.dev.release --try FOLDER   its wheel in a new environment with each PySpark, with a JRE only
 
 Each jar is compiled against the newest release of its minor version, and its symbols are looked up in all of them. With
-`--try` nobody finds a compiler, and the demonstration of the README runs: a query that is killed and counts exactly. Then
-the same checkpoints go from the oldest Spark to the newest and back, and count exactly, too.
+`--try` nobody finds a compiler, and the demonstration of the README runs: a query that is killed and counts exactly.
+Then the same checkpoints go from the oldest Spark to the newest and back, and count exactly, too.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -108,9 +107,9 @@ def try_wheel(wheel: Path) -> None:
 
 def go_through(pythons: list[tuple[str, str]], folder: Path, format: str, environment: dict[str, str]) -> None:
     """Let one Spark after the other go on with the same checkpoints, and raise `DevError` if a count is wrong."""
-    chance, seen = random.Random(1), Counter[str]()
+    seen = Counter[str]()
     for step, (version, python) in enumerate(pythons):
-        words = [f"word {chance.randrange(100 * (step + 1))}" for _ in range(300)]
+        words = [f"word {number * number % (97 * (step + 1))}" for number in range(300)]
         (folder / "words" / f"{step}.txt").write_text("\n".join(words))
         new = sorted(set(words) - set(seen))
         seen.update(words)

@@ -2,8 +2,8 @@
 
 A release has the jars for all minor versions of Spark: `python -m safekeeper.dev.release` names a folder with each of
 them in SAFEKEEPER_SPARK_HOMES. Without that, a wheel that is built where PySpark and a JDK are has the jar for that
-Spark. Elsewhere, as in an isolated build (PySpark is too large to be asked for), the wheel has the Java sources only and
-the jar is made at first use.
+Spark. Elsewhere, as in an isolated build (PySpark is too large to be asked for), the wheel has the Java sources only
+and the jar is made at first use.
 """
 
 from __future__ import annotations
