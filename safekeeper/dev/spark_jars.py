@@ -24,7 +24,7 @@ FIRST = (4, 0, 5)
 """The oldest release that is supported."""
 
 _OWN = ("catalyst", "common-utils", "common-utils-java", "core", "sql", "sql-api", "tags", "unsafe")
-_USED = ("spark-", "scala-library-", "hadoop-client-api-", "jackson-", "lz4-java-", "slf4j-api-", "zstd-jni-")
+_USED = ("spark-", "scala-library-", "hadoop-client-api-", "jackson-", "kryo-", "lz4-java-", "slf4j-api-", "zstd-jni-")
 """How the names of the jars begin that the bridge is compiled against."""
 
 _POM = """\

@@ -76,6 +76,17 @@ def test_the_packages_of_the_bridge_use_each_other_in_one_direction(package, use
         assert set(named) <= uses, file
 
 
+def test_every_shim_has_the_same_classes_and_uses_nothing_of_ours():
+    classes = []
+    for minor in build.SUPPORTED:
+        files = sorted((build.SHIMS / minor).rglob("*.java"))
+        classes.append([file.relative_to(build.SHIMS / minor) for file in files])
+        assert not any(re.search(r"^import io\.safekeeper", file.read_text(), re.MULTILINE) for file in files)
+    assert len(classes[0]) == 5
+    assert all(others == classes[0] for others in classes)
+    assert {path.name for path in build.SHIMS.iterdir()} == set(build.SUPPORTED)
+
+
 def test_the_same_sources_give_the_same_bytes(sources, tmp_path):
     jars = [tmp_path / "a.jar", tmp_path / "b.jar"]
     for target in jars:
