@@ -2,14 +2,16 @@
 
     python driver.py FOLDER MASTER URL [NAME=VALUE ...]
 
-It reads FOLDER/left and FOLDER/right, one file of each in a batch, until nothing is left. What a batch puts out goes to
-FOLDER/out, one file for each batch, replaced whole if the batch runs again. On standard output there is a JSON line
-when Spark has started, and one at the beginning of each batch.
+It reads FOLDER/left and FOLDER/right, one file of each in a batch, until nothing is left; its checkpoint is
+FOLDER/checkpoint. With `shared=PLACE` all three are in PLACE instead, a folder of any file system that Spark knows. What
+a batch puts out goes to FOLDER/out, one file for each batch, replaced whole if the batch runs again. On standard output there is a JSON line
+when Spark has started, and one at the beginning of each batch. While there is a file FOLDER/hold, batches wait.
 """
 
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -50,7 +52,9 @@ def counts(left, right):
 def main(folder, master, url, *more):
     builder = SparkSession.builder.master(master).appName("safekeeper cluster test")
     given = dict(word.split("=", 1) for word in more)
-    ours = settings(url, python=sys.executable)  # not `configure`: what the executors find out is tested here
+    shared = given.pop("shared", str(folder))
+    mine = {} if "spark.pyspark.python" in given else {"python": sys.executable}
+    ours = settings(url, **mine)  # not `configure`: what the executors find out is tested here
     for name, value in {**SETTINGS, "spark.sql.warehouse.dir": f"{folder}/warehouse", **ours, **given}.items():
         builder.config(name, value)
     spark = builder.getOrCreate()
@@ -58,16 +62,18 @@ def main(folder, master, url, *more):
 
     def keep(rows, batch):
         tell(batch=batch)
+        while (folder / "hold").exists():
+            time.sleep(0.1)
         hidden = folder / "out" / f".{batch:06}"
         hidden.write_text(json.dumps([(row.start.isoformat(), row.key, row["count"]) for row in rows.collect()]))
         os.rename(hidden, folder / "out" / f"{batch:06}.json")
 
     sides = (
-        spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / side))
+        spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(f"{shared}/{side}")
         for side in ("left", "right")
     )
     stream = counts(*sides).writeStream.outputMode("append").foreachBatch(keep).trigger(availableNow=True)
-    stream.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+    stream.option("checkpointLocation", f"{shared}/checkpoint").start().awaitTermination()
     spark.stop()
 
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -81,3 +82,24 @@ def test_a_backend_that_not_all_executors_see_is_refused(cluster, drive, stream,
         driver = drive(given, cluster.url, url, **BOTH_EXECUTORS, spark_task_maxFailures="1")
         with pytest.raises(AssertionError, match=says):
             driver.wait()
+
+
+def test_a_backend_that_an_executor_which_joins_later_does_not_see_is_refused(cluster, drive, stream, tmp_path):
+    """Also where no state has moved: here the tasks that have some stay on the first host."""
+    cluster.add_worker()
+    given = stream(tmp_path / "query", 40)
+    hold = given.folder / "hold"
+    settings = {"spark_task_maxFailures": "1", "spark_locality_wait": "1h"}
+    driver = drive(given, cluster.url, f"file://{tmp_path}/store", **settings)
+    for batch in driver.batches():
+        if batch == 0:
+            hold.touch()
+        elif hold.exists():
+            second = cluster.add_worker("127.0.0.2")
+            driver.lives_below([second.pid])
+            while not driver.executors():
+                time.sleep(0.1)
+            hold.unlink()
+    with pytest.raises(AssertionError, match="file: keeps its data on one host, and the executors are on 2 hosts"):
+        driver.wait()
+    assert list((given.folder / "out").glob("*.json"))  # before that, it was enough

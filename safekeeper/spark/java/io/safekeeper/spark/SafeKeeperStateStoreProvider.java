@@ -60,6 +60,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
   private Configuration hadoopConf;
   private ProviderSettings settings;
   private Agent agent;
+  private String scope;
   private FamilySpecs families;
   private QueryIdentity identity;
   private Commits commits;
@@ -69,7 +70,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
   /** For Spark, which also makes providers only to ask for their metrics: nothing happens before {@link #init}. */
   public SafeKeeperStateStoreProvider() {}
 
-  /** Learn which store this is, start the agent if there is none yet, and refuse a backend that will not do. */
+  /** Learn which store this is, and start the agent if there is none yet. */
   @Override
   public void init(
       StateStoreId stateStoreId,
@@ -92,7 +93,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
     try {
       identity = QueryIdentity.of(stateStoreId, configuration);
       agent = Agent.of(settings.agent());
-      Cluster.requireScope(agent.scope(), settings.url().replaceFirst(":.*", ":"));
+      scope = agent.scope();
     } catch (IOException error) {
       throw Sneaky.sneak(SparkShim.cannotLoadStore(error));
     }
@@ -196,6 +197,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
     if (store.version() < 0) {
       throw Sneaky.sneak(QueryExecutionErrors.unexpectedStateStoreVersion(store.version()));
     }
+    Cluster.requireScope(scope, settings.url().replaceFirst(":.*", ":"), state.log() == null);
     acquireLease(store);
     boolean opened = false;
     try {
