@@ -89,11 +89,16 @@ def _leave_jvm() -> None:
 
 
 def find_jars() -> list[str]:
-    """The jars of the client of HDFS. Raise `BadUrl` where they are missing."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise BadUrl("hdfs: needs the jars of pyspark: pip install 'safekeeper[hdfs]'")
-    folder = Path(spec.origin).parent / "jars"
+    """The jars of the client of HDFS: of the PySpark that is installed, else of `$SPARK_HOME`, as executors have it.
+
+    Raise `BadUrl` where they are missing.
+    """
+    spec, home = importlib.util.find_spec("pyspark"), os.environ.get("SPARK_HOME")
+    if spec is not None and spec.origin is not None:
+        home = str(Path(spec.origin).parent)
+    if not home:
+        raise BadUrl("hdfs: needs the jars of pyspark: pip install 'safekeeper[hdfs]', or set SPARK_HOME")
+    folder = Path(home) / "jars"
     jars = [str(jar) for jar in sorted(folder.glob("*.jar")) if jar.name.startswith(_JARS)]
     if len(jars) < len(_JARS):
         raise BadUrl(f"hdfs: {folder} lacks one of {', '.join(_JARS)}: install PySpark with its jars")

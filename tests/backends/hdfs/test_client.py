@@ -193,10 +193,18 @@ while any(thread.is_alive() for thread in threads):
     ("environment", "line"),
     (
         ({"HIDE": "java", "JAVA_HOME": ""}, "hdfs: needs Java 17: install it, or set JAVA_HOME"),
-        ({"HIDE": "pyspark"}, "hdfs: needs the jars of pyspark: pip install 'safekeeper[hdfs]'"),
+        (
+            {"HIDE": "pyspark", "SPARK_HOME": ""},
+            "hdfs: needs the jars of pyspark: pip install 'safekeeper[hdfs]', or set SPARK_HOME",
+        ),
+        (
+            {"HIDE": "pyspark", "SPARK_HOME": "/nowhere"},
+            "hdfs: /nowhere/jars lacks one of hadoop-client-api-, "
+            "hadoop-client-runtime-, slf4j-api-: install PySpark with its jars",
+        ),
         ({"HIDE": "hadoop"}, "hdfs: this process has a JVM without Hadoop: open hdfs: before whatever started it"),
     ),
-    ids=("no Java", "no jars", "other JVM"),
+    ids=("no Java", "no jars", "no jars there", "other JVM"),
 )
 def test_what_is_missing_is_one_clear_line(environment, line):
     code = """
