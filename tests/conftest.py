@@ -2,8 +2,15 @@
 
 import signal
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
+
+import safekeeper.bench
+
+if find_spec("safekeeper.bench.lab") is None:  # the wheel does not have the laboratory
+    safekeeper.bench.__path__.append(str(Path(__file__).parents[1] / "bench"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what runs in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or children that are told to end never would

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -24,24 +25,29 @@ class SparkWorker(ServerProcess):
 
 
 class SparkCluster:
-    """A master on loopback, and the workers that are added, while it is entered. `url` is what `master` takes."""
+    """A master on *host*, and the workers that are added, while it is entered. `url` is what `master` takes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
         self._folder = folder
         self._port = free_port()
-        self._master = ServerProcess(
-            _command("master.Master", "127.0.0.1", self._port), folder / "master", "New state: ALIVE"
-        )
+        self._master = ServerProcess(_command("master.Master", host, self._port), folder / "master", "New state: ALIVE")
         self._running = ExitStack()
-        self.url = f"spark://127.0.0.1:{self._port}"
+        self.url = f"spark://{host}:{self._port}"
         self.workers: list[SparkWorker] = []
         """Also those that have been ended meanwhile."""
 
-    def add_worker(self, host: str = "127.0.0.1", cores: int = 1, memory: str = "1g") -> SparkWorker:
-        """Start a worker that is on *host*, an address of loopback, and wait until the master has it."""
+    def add_worker(
+        self, host: str = "127.0.0.1", cores: int = 1, memory: str = "1g", prefix: Sequence[str] = ()
+    ) -> SparkWorker:
+        """Start a worker that is on *host* and wait until the master has it.
+
+        *host* is an address of loopback, or of where *prefix*, which stands before the command, lets the worker run:
+        `("ip", "netns", "exec", "host1")`.
+        """
         folder = self._folder / f"worker-{len(self.workers)}"
         command = _command("worker.Worker", host, free_port(), "--cores", str(cores), "--memory", memory)
-        worker = SparkWorker([*command, "--work-dir", str(folder / "work"), self.url], folder, "registered with master")
+        command = [*prefix, *command, "--work-dir", str(folder / "work"), self.url]
+        worker = SparkWorker(command, folder, "registered with master")
         self.workers.append(worker)
         return self._running.enter_context(worker)
 

@@ -3,9 +3,11 @@
     python driver.py FOLDER MASTER URL [NAME=VALUE ...]
 
 It reads FOLDER/left and FOLDER/right, one file of each in a batch, until nothing is left; its checkpoint is
-FOLDER/checkpoint. With `shared=PLACE` all three are in PLACE instead, a folder of any file system that Spark knows. What
-a batch puts out goes to FOLDER/out, one file for each batch, replaced whole if the batch runs again. On standard output there is a JSON line
-when Spark has started, and one at the beginning of each batch. While there is a file FOLDER/hold, batches wait.
+FOLDER/checkpoint. With `shared=PLACE` all three are in PLACE instead, a folder of any file system that Spark knows.
+
+What a batch puts out goes to FOLDER/out, one file for each batch, replaced whole if the batch runs again. On standard
+output there is a JSON line when Spark has started, and one at the beginning of each batch. While there is a file
+FOLDER/hold, batches wait.
 """
 
 import json
