@@ -20,12 +20,16 @@ _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencie
 
 
 def fetch_jars(pom_name: str) -> Path:
-    """The folder with all jars that the pom *pom_name* of this package asks for, fetched now if they are not there.
+    """The folder with all jars that the pom *pom_name* of this package asks for, fetched now if they are not there."""
+    pom = resources.files("safekeeper.dev").joinpath(pom_name).read_bytes()
+    return fetch_pom(pom_name.removesuffix("-pom.xml"), pom)
+
+
+def fetch_pom(name: str, pom: bytes) -> Path:
+    """The folder with all jars that *pom* asks for, fetched now if they are not there; *name* is for people.
 
     The folder's name contains the pom's hash: another pom gets another folder. Several processes may ask at once.
     """
-    pom = resources.files("safekeeper.dev").joinpath(pom_name).read_bytes()
-    name = pom_name.removesuffix("-pom.xml")
     folder = cache_folder() / f"{name}-{hashlib.sha256(pom).hexdigest()[:12]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.parent / f"{folder.name}.lock", "wb") as lock:
