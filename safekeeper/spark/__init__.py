@@ -104,6 +104,11 @@ def configure(builder: SparkSession.Builder, url: str, **options: object) -> Spa
     backend, `BadSetup` says what else is wrong.
     """
     chosen: dict[str, object] = getattr(builder, "_options", {})
+    if chosen.get("spark.remote") or os.environ.get("SPARK_REMOTE"):
+        raise BadSetup(
+            "a session of Spark Connect keeps its state where its server says: start the server with what"
+            " `python -m safekeeper.spark conf URL` prints"
+        )
     is_running = _jvm_runs()
     master = str(chosen.get("spark.master") or _default_master(is_running))
     url = url_for_workers(url)

@@ -68,6 +68,11 @@ def run(code, **options):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, **options)
 
 
+def test_a_client_of_spark_connect_is_told_that_the_server_decides():
+    with pytest.raises(BadSetup, match="keeps its state where its server says: start the server"):
+        configure(SparkSession.Builder().remote("sc://127.0.0.1"), "file:///x")
+
+
 def test_before_the_jvm_starts_the_jar_is_added_to_those_the_session_has(environment):
     code = (
         "from pyspark.sql import SparkSession; from safekeeper.spark import configure\n"
