@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,10 +21,8 @@ from collections import Counter
 from pathlib import Path
 
 from safekeeper.dev.linkage import missing_symbols
-from safekeeper.dev.process import DevError, find_command
+from safekeeper.dev.process import DevError
 from safekeeper.dev.spark_jars import as_home, from_maven, from_pip, releases, with_others_of
-
-_TOOLS = ("java", "bash", "sh", "env", "dirname", "readlink", "uname", "ps", "cat", "rm", "id", "hostname")
 
 
 def main(arguments: list[str]) -> int:
@@ -121,14 +118,14 @@ def go_through(pythons: list[tuple[str, str]], folder: Path, format: str, enviro
 
 
 def without_jdk(folder: Path) -> dict[str, str]:
-    """An environment whose path has `java` and what Spark's scripts need, and no compiler."""
+    """An environment whose path has all programs of this one's in *folder*, but no compiler."""
     folder.mkdir()
-    for tool in _TOOLS:
-        (folder / tool).symlink_to(Path(find_command(tool)).resolve() if tool == "java" else find_command(tool))
+    for place in map(Path, os.environ["PATH"].split(os.pathsep)):
+        for program in place.iterdir() if place.is_dir() else ():
+            if program.name != "javac" and not (folder / program.name).is_symlink():
+                (folder / program.name).symlink_to(program)
     environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_HOME")}
-    environment["PATH"] = str(folder)
-    assert shutil.which("javac", path=environment["PATH"]) is None
-    return environment
+    return environment | {"PATH": str(folder)}
 
 
 if __name__ == "__main__":

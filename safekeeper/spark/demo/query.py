@@ -90,7 +90,7 @@ class _Reporter(StreamingQueryListener):
                 "trigger_ms": progress.durationMs["triggerExecution"],
                 "commits": state.numShufflePartitions,
                 "commit_ms": state.commitTimeMs,
-                "agent_ms": state.customMetrics["safekeeperAgentMicros"] / 1000,
+                "agent_ms": state.customMetrics["safekeeperAgentMicros"] // 1000,
                 "bytes": state.customMetrics["safekeeperShippedBytes"],
             }
         )
