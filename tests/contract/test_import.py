@@ -17,9 +17,12 @@ DRIVERS = {
     "happybase",
     "hdrh",
     "jpype",
+    "langchain_core",
+    "langgraph",
     "lmdb",
     "pandas",
     "plyvel",
+    "psycopg",
     "pyarrow",
     "pyspark",
     "redis",
@@ -44,7 +47,8 @@ def test_importing_safekeeper_imports_no_driver_and_nothing_heavy():
 
 def test_every_extra_has_its_module_in_the_list():
     """A driver that is added is looked for as well."""
-    modules = {"jpype1": "jpype", "hdrhistogram": "hdrh"}
+    modules = {"jpype1": "jpype", "hdrhistogram": "hdrh", "psycopg-binary": "psycopg"}
+    modules |= {f"langgraph-checkpoint{of}": "langgraph" for of in ("", "-postgres", "-sqlite")}
     extras = PROJECT["optional-dependencies"]
     names = {name.partition(">")[0].partition("<")[0] for key in extras if key != "all" for name in extras[key]}
     assert {modules.get(name, name) for name in names} <= DRIVERS

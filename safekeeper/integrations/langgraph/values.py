@@ -1,0 +1,119 @@
+"""Cutting a channel's value into parts that checkpoints share, and putting it together again.
+
+Whether a list is cut after an element follows from the element's own digest and size: about every `RUN_BYTES` a run
+ends, about every `SEGMENT_BYTES` a segment. A whole segment is one part. Of the last segment, which is not whole, every
+run is a part of its own; what comes after the last run stands in the checkpoint. So an element that is appended costs
+its own bytes, and once more when its segment is whole; and a list of any length is read in few parts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from safekeeper.errors import BadState
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+
+RUN_BYTES = 1024
+SEGMENT_BYTES = 64 * 1024
+_MOST = 8
+"""Runs and segments end after this many times their usual size, whatever the digests say."""
+_LEAST = 256
+"""Values that are one element and have fewer bytes stand in the checkpoint."""
+_NAME = 16
+
+Element = tuple[str, bytes]
+CutValue = list[Any]
+"""`[kind, names, elements]`, as `layout.py` says."""
+
+
+class ValueCutter:
+    """Cuts the values of one checkpoint; *parts* are what they have in common with others, by name."""
+
+    def __init__(self, serde: SerializerProtocol, key: bytes) -> None:
+        self._serde, self._key = serde, key
+        self.parts: dict[bytes, list[Element]] = {}
+
+    def cut(self, value: Any) -> CutValue:
+        """What is to stand in the checkpoint for *value*."""
+        kind, elements = self._elements(value)
+        if kind[-1] == "v":
+            if len(elements[0][1]) < _LEAST:
+                return [kind, b"", list(elements[0])]
+            return [kind, self._part(elements, self._digests(elements)), []]
+        names, rest = self._runs(elements)
+        return [kind, b"".join(names), list(chain.from_iterable(rest))]
+
+    def whole(self, value: Any) -> CutValue:
+        """The same without parts."""
+        return ["v", b"", list(self._serde.dumps_typed(value))]
+
+    def _elements(self, value: Any) -> tuple[str, list[Element]]:
+        dump = self._serde.dumps_typed
+        if type(value) is list:
+            return "l", [dump(element) for element in value]
+        if type(value) is dict and all(type(key) is str for key in value):
+            return "d", [dump([key, element]) for key, element in value.items()]
+        if isinstance(value, _DeltaSnapshot):
+            kind, elements = self._elements(value.value)
+            return f"s{kind}", elements
+        return "v", [dump(value)]
+
+    def _runs(self, elements: list[Element]) -> tuple[list[bytes], list[Element]]:
+        """The names of the parts, and the elements after the last cut."""
+        digests = self._digests(elements)
+        names: list[bytes] = []
+        runs: list[tuple[int, int]] = []
+        segment = run = segment_bytes = run_bytes = 0
+        for at, ((_, data), digest) in enumerate(zip(elements, digests, strict=True), 1):
+            size = len(data) + 1
+            run_bytes += size
+            chance = int.from_bytes(digest[:6], "little")
+            if (chance * RUN_BYTES) >> 48 >= size and run_bytes < _MOST * RUN_BYTES:
+                continue
+            segment_bytes += run_bytes
+            runs.append((run, at))
+            run, run_bytes = at, 0
+            if (chance * SEGMENT_BYTES) >> 48 < size or segment_bytes >= _MOST * SEGMENT_BYTES:
+                names.append(self._part(elements[segment:at], digests[segment:at]))
+                segment, segment_bytes = at, 0
+                runs.clear()
+        names += (self._part(elements[start:end], digests[start:end]) for start, end in runs)
+        return names, elements[run:]
+
+    def _digests(self, elements: Iterable[Element]) -> list[bytes]:
+        new, key = hashlib.blake2b, self._key
+        return [new(data, digest_size=_NAME, key=key, person=kind.encode()[:16]).digest() for kind, data in elements]
+
+    def _part(self, elements: list[Element], digests: list[bytes]) -> bytes:
+        name = hashlib.blake2b(b"".join(digests), digest_size=_NAME, key=self._key, person=b"part").digest()
+        self.parts[name] = elements
+        return name
+
+
+def names_in(values: Iterable[CutValue]) -> Iterator[bytes]:
+    """The names of all parts of *values*."""
+    for _, names, _ in values:
+        yield from (names[at : at + _NAME] for at in range(0, len(names), _NAME))
+
+
+def join(serde: SerializerProtocol, value: CutValue, parts: Mapping[bytes, list[Any]]) -> Any:
+    """The value that was cut, with the elements of its parts."""
+    kind, _, rest = value
+    flat = [*chain.from_iterable(parts[name] for name in names_in([value])), *rest]
+    elements = map(serde.loads_typed, zip(flat[::2], flat[1::2], strict=True))
+    made = _KINDS[kind[-1]](elements) if kind[-1] in _KINDS else _unknown(kind)
+    return _DeltaSnapshot(made) if kind[0] == "s" else made
+
+
+_KINDS: dict[str, Callable[[Iterator[Any]], Any]] = {"v": next, "l": list, "d": dict}
+
+
+def _unknown(kind: str) -> Any:
+    raise BadState(f"a value of kind {kind!r} is not known to this version of safekeeper: upgrade safekeeper")
