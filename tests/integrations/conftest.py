@@ -1,5 +1,7 @@
 """Stores for integrations: two embedded ones, and a real Redis server that is started once a run."""
 
+from pathlib import Path
+
 import pytest
 
 from safekeeper.dev.redis import RedisServer
@@ -30,3 +32,13 @@ def new_url(request, tmp_path):
         return server.url
 
     return url
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_these_tests_for_peers(monkeypatch, tmp_path_factory):
+    """Processes that a test starts find what runs inside of them."""
+    folder = tmp_path_factory.getbasetemp() / "modules-for-integrations"
+    folder.mkdir(exist_ok=True)
+    if not (folder / "tests").exists():
+        (folder / "tests").symlink_to(Path(__file__).parents[1])
+    monkeypatch.syspath_prepend(folder)
