@@ -1,7 +1,7 @@
 """How a LangGraph thread lies in a store: its ids, its values, and what makes it safe. Version 1.
 
     group langgraph.thread.THREAD   mark                      the token of the thread, 16 hex digits
-                                    kept                      what the last prune has kept: token, newline, keys
+                                    kept                      what the last prune found whole: token, newline, keys
                                     c/NS/ID                   a checkpoint: everything but its parts
                                     w/NS/ID/TASK/SLOT         pending writes of a task; SLOT 0, 1, ... are created and
                                                               stay, -1 to -4 are special writes and are replaced
@@ -47,7 +47,7 @@ delete; and who begins later lists a checkpoint that is there already.
 - *Prune decides that a part is garbage, a put uses it again, prune deletes it.* The put reads another token (rule 3)
   and writes the part anew under a name that this prune does not delete.
 - *The put is killed before it writes anew.* A checkpoint is left that nobody was told of, and parts of it are gone. It
-  has neither the token of the mark nor that of `kept`, and is not among what was kept: it is taken as absent, by
+  has neither the token of the mark nor that of `kept`, and is not among what was whole: it is taken as absent, by
   readers and by the next prune, which does not take it for the latest.
 - *A part is gone for another reason.* That is Corruption, and said.
 - *Two prunes at once*, of which one deletes what the other one keeps: the one whose token was replaced begins again;

@@ -378,15 +378,20 @@ class StoredThread:
             parts = self._listed_parts(token)
             keys = ThreadKeys.of(self.keys())
             doomed = set(choose(SurveyedThread(self, parts), keys))
-            kept, needed = self._survey([both for both in keys.checkpoints if both not in doomed], keys)
+            left = self._heads([both for both in keys.checkpoints if both not in doomed], keys)
+            _, before = self._kept()
             if self._mark() == token:  # rule 2
                 break
         else:
             raise Conflict(f"thread {self.thread} is pruned by others again and again: try again later")
+        # What is not whole has lost its parts to an earlier prune, or its put is about to write them anew.
+        whole = {key for key, head in left.items() if head.token == token or needs(head) <= parts}
+        kept = [key for key in left if key in whole or key in before]
         large.write(self._store, CheckpointId(self._group, KEPT), b"\n".join([token.encode(), *kept]))
         gone = [layout.checkpoint_key(*both) for both in doomed]
         gone += [key for both in doomed for key in keys.writes.get(both, ())]
         self._delete([CheckpointId(self._group, key) for key in gone])
+        needed = {part for head in left.values() for part in needs(head)}
         self._delete([self._part_id(*part) for part in parts - needed])
 
     def delete(self) -> None:
@@ -416,20 +421,19 @@ class StoredThread:
         listed = map(layout.split_part_key, self._store.keys(self._parts_group))
         return {part for part in listed if part[0] != token}
 
-    def _survey(
+    def _heads(
         self, checkpoints: Sequence[tuple[str, str]], keys: ThreadKeys
-    ) -> tuple[list[bytes], set[tuple[str, bytes]]]:
-        """The keys of *checkpoints* and their writes, and of writes without a checkpoint; and the parts they need."""
-        there = set(keys.checkpoints)
-        left = [layout.checkpoint_key(*both) for both in checkpoints]
-        chosen = set(checkpoints)
-        left += [key for both, some in keys.writes.items() if both in chosen or both not in there for key in some]
-        needed = set[tuple[str, bytes]]()
-        for some in _pages(left):
+    ) -> dict[bytes, StoredCheckpoint | StoredWrites]:
+        """*checkpoints* and their writes, and writes that have no checkpoint, by key."""
+        there, chosen = set(keys.checkpoints), set(checkpoints)
+        wanted = [layout.checkpoint_key(*both) for both in checkpoints]
+        wanted += [key for both, some in keys.writes.items() if both in chosen or both not in there for key in some]
+        heads = {}
+        for some in _pages(wanted):
             for key, body in zip(some, self._read(some), strict=True):
                 if body is not None:
-                    needed |= needs(_decode(key, body))
-        return left, needed
+                    heads[key] = _decode(key, body)
+        return heads
 
     def _delete(self, ids: Sequence[CheckpointId]) -> None:
         """Delete *ids*, which are of one group."""
