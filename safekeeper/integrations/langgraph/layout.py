@@ -18,8 +18,9 @@ body is msgpack:
     checkpoint   [thread, ns, id, parent, [type, bytes] of the checkpoint without its values,
                   [type, bytes] of its metadata, token, {channel: value}]
     writes       [task, path, token, [[index, channel, value], ...]]
-    value        [kind, names of parts, [type, bytes, type, bytes, ...] of the elements after them]
-    part         [type, bytes, type, bytes, ...]
+    value        [kind, names of parts, elements after them]
+    part         elements
+    elements     [type, sizes, bytes of all of them], with a list of types where they differ
 
 Type and bytes are what the saver's serializer makes of an element. Kind `v` is one element, `l` a list, `d` a dict of
 pairs; `s` before it is a snapshot of a delta channel. Every name in a checkpoint or in writes has the token that stands
@@ -74,7 +75,7 @@ from safekeeper.backend import CheckpointId
 from safekeeper.errors import BadState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from langgraph.checkpoint.serde.base import CipherProtocol
 
@@ -163,11 +164,16 @@ class ThreadKeys:
         return cls(sorted(checkpoints, key=lambda both: (both[1], both[0]), reverse=True), writes)
 
 
-def ids_of(keys: Iterable[bytes], ns: str) -> list[str]:
+def ids_of(keys: Iterable[bytes], ns: str) -> Iterator[str]:
     """The ids of a namespace's checkpoints, the newest first."""
     prefix = checkpoint_key(ns, "")
     at = len(prefix)
-    return sorted((_plain(key[at:]) for key in set(keys) if key.startswith(prefix)), reverse=True)
+    found = [key for key in keys if key.startswith(prefix)]
+    if any(b"%" in key[at:] for key in found):
+        yield from sorted({_plain(key[at:]) for key in found}, reverse=True)
+    elif found:
+        yield (newest := max(found))[at:].decode()  # most often nobody asks for more
+        yield from (key[at:].decode() for key in sorted(set(found) - {newest}, reverse=True))
 
 
 def _plain(field: bytes) -> str:
@@ -181,7 +187,7 @@ def pack(body: Any) -> bytes:
     return packed
 
 
-def unpack(body: bytes) -> Any:
+def unpack(body: bytes | memoryview) -> Any:
     """What was packed."""
     return msgpack.unpackb(body, raw=False, strict_map_key=False)
 
@@ -194,13 +200,13 @@ def seal(cipher: CipherProtocol | None, body: bytes) -> bytes:
     return _VERSION + bytes([len(name.encode())]) + name.encode() + secret
 
 
-def unseal(cipher: CipherProtocol | None, id: CheckpointId, value: bytes) -> bytes:
+def unseal(cipher: CipherProtocol | None, id: CheckpointId, value: bytes) -> bytes | memoryview:
     """The body of a value that was read under *id*."""
     if value[:1] != _VERSION:
         raise BadState(f"{id} has a layout that this version of safekeeper does not know: upgrade safekeeper")
     at = 2 + value[1]
     if at == 2:
-        return value[2:]
+        return memoryview(value)[2:]
     name = value[2:at].decode()
     if cipher is None:
         raise BadState(f"{id} is encrypted ({name}): give the saver the EncryptedSerializer that wrote it")

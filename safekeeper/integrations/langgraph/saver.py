@@ -159,7 +159,7 @@ class SafeKeeperSaver(BaseCheckpointSaver[Any]):
         rows = []
         for index, (channel, value) in enumerate(writes):
             whole = cutter.whole(value)
-            cut = whole if len(whole[2][1]) <= _WHOLE_BYTES else cutter.cut(value)
+            cut = whole if len(whole[2][2]) <= _WHOLE_BYTES else cutter.cut(value)
             rows.append((WRITES_IDX_MAP.get(channel, index), channel, cut))
         stored = StoredWrites(task_id, task_path, "", rows)
         self._thread(at.thread).put_writes(at.ns, at.id, stored, cutter.parts)
@@ -350,7 +350,7 @@ class SafeKeeperSaver(BaseCheckpointSaver[Any]):
                 create(self._store, id, layout.seal(cipher, secrets.token_bytes(32)))
                 (value,) = self._store.read([id])
             assert value is not None
-            self._keys[cipher_name] = layout.unseal(cipher, id, value)
+            self._keys[cipher_name] = bytes(layout.unseal(cipher, id, value))
         return self._keys[cipher_name]
 
     def _listed(

@@ -15,7 +15,7 @@ from safekeeper.backend import TOKEN_BYTES, Batch, CheckpointId, SupportsAtomicB
 from safekeeper.errors import Conflict, Corruption
 from safekeeper.integrations.langgraph import layout
 from safekeeper.integrations.langgraph.layout import KEPT, MARK, ThreadKeys
-from safekeeper.integrations.langgraph.values import CutValue, Element, names_in
+from safekeeper.integrations.langgraph.values import CutValue, Element, Packed, names_in, packed, unpacked
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import CipherProtocol
@@ -52,7 +52,7 @@ class StoredCheckpoint:
         )
 
     @classmethod
-    def decode(cls, body: bytes) -> StoredCheckpoint:
+    def decode(cls, body: bytes | memoryview) -> StoredCheckpoint:
         """What `encode` made."""
         thread, ns, id, parent, checkpoint, metadata, token, values = layout.unpack(body)
         return cls(thread, ns, id, parent, tuple(checkpoint), tuple(metadata), token, values)
@@ -78,7 +78,7 @@ class StoredWrites:
         return layout.pack([self.task, self.path, self.token, self.rows])
 
     @classmethod
-    def decode(cls, body: bytes) -> StoredWrites:
+    def decode(cls, body: bytes | memoryview) -> StoredWrites:
         """What `encode` made."""
         task, path, token, rows = layout.unpack(body)
         return cls(task, path, token, [tuple(row) for row in rows])
@@ -108,9 +108,9 @@ class LoadedCheckpoint:
     stored: StoredCheckpoint
     writes: list[PendingRow]
     """In the order in which LangGraph applies them."""
-    parts: Mapping[tuple[str, bytes], list[Any]]
+    parts: Mapping[tuple[str, bytes], Packed]
 
-    def elements(self, token: str) -> Mapping[bytes, list[Any]]:
+    def elements(self, token: str) -> Mapping[bytes, Packed]:
         """The elements of the parts with *token*, by name."""
         return {name: elements for (its, name), elements in self.parts.items() if its == token}
 
@@ -230,7 +230,7 @@ class StoredThread:
             token = secrets.token_hex(8)
             new[CheckpointId(self._group, MARK)] = token.encode()
         for name in parts.keys() - known:
-            body = layout.pack([field for element in parts[name] for field in element])
+            body = layout.pack(packed(parts[name]))
             new[self._part_id(token, name)] = layout.seal(self._cipher, body)
         return token, new
 
@@ -266,15 +266,15 @@ class StoredThread:
     def load(self, ns: str, id: str | None) -> LoadedCheckpoint | None:
         """A checkpoint, the newest one of *ns* without an *id*; None if there is none."""
         while True:
-            keys = self.keys()
-            candidates = layout.ids_of(keys, ns) if id is None else [id]
-            for candidate in candidates:
+            keys, tried = self.keys(), set[str]()
+            for candidate in layout.ids_of(keys, ns) if id is None else [id]:
                 prefix = layout.writes_prefix(ns, candidate)
                 loaded = self.load_listed(ns, candidate, [key for key in keys if key.startswith(prefix)])
                 if loaded is not None:
                     self._learn(loaded.stored)
                     return loaded
-            if not candidates or id is not None or set(layout.ids_of(self.keys(), ns)) <= set(candidates):
+                tried.add(candidate)
+            if id is not None or set(layout.ids_of(self.keys(), ns)) <= tried:
                 return None
 
     def _learn(self, stored: StoredCheckpoint) -> None:
@@ -324,7 +324,7 @@ class StoredThread:
         """The writes under *keys*, in the order in which LangGraph applies them."""
         return _in_order(StoredWrites.decode(body) for body in self._read(keys) if body is not None)
 
-    def read_parts_of(self, token: str, values: Iterable[CutValue]) -> Mapping[bytes, list[Any]]:
+    def read_parts_of(self, token: str, values: Iterable[CutValue]) -> Mapping[bytes, Packed]:
         """The elements of the parts of *values*."""
         wanted = sorted({(token, name) for name in names_in(values)})
         found = self._read_parts(wanted)
@@ -332,7 +332,7 @@ class StoredThread:
             raise Corruption(f"parts are gone from {self._parts_group}")
         return {name: elements for (_, name), elements in found.items()}
 
-    def _read_parts(self, wanted: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], list[Any]]:
+    def _read_parts(self, wanted: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], Packed]:
         """Those of the *wanted* parts that are there."""
         ids = [self._part_id(token, name) for token, name in wanted]
         bodies = self._bodies(ids)
@@ -342,12 +342,12 @@ class StoredThread:
         (body,) = self._read([key])
         return None if body is None else StoredWrites.decode(body)
 
-    def _read(self, keys: Sequence[bytes]) -> list[bytes | None]:
+    def _read(self, keys: Sequence[bytes]) -> list[bytes | memoryview | None]:
         return self._bodies([CheckpointId(self._group, key) for key in keys])
 
-    def _bodies(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+    def _bodies(self, ids: Sequence[CheckpointId]) -> list[bytes | memoryview | None]:
         """What is stored under *ids*."""
-        bodies: list[bytes | None] = []
+        bodies: list[bytes | memoryview | None] = []
         for id, value in zip(ids, self._store.read(ids) if ids else [], strict=True):
             whole = large.whole(self._store, id, value) if value is not None and large.is_head(value) else value
             bodies.append(None if whole is None else layout.unseal(self._cipher, id, whole))
@@ -486,8 +486,7 @@ class _PartsOf(Mapping[bytes, list[Element]]):
         found = self._thread._read_parts([part])
         if part not in found:
             raise Conflict(f"thread {self._thread.thread} was pruned while it was copied: copy it again")
-        flat = found[part]
-        return list(zip(flat[::2], flat[1::2], strict=True))
+        return list(unpacked(found[part]))
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._tokens)
@@ -547,7 +546,7 @@ def needs(stored: StoredCheckpoint | StoredWrites) -> set[tuple[str, bytes]]:
     return {(stored.token, name) for name in stored.names}
 
 
-def _decode(key: bytes, body: bytes) -> StoredCheckpoint | StoredWrites:
+def _decode(key: bytes, body: bytes | memoryview) -> StoredCheckpoint | StoredWrites:
     return StoredCheckpoint.decode(body) if key.startswith(b"c/") else StoredWrites.decode(body)
 
 

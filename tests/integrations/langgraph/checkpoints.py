@@ -3,10 +3,7 @@
 import operator
 from typing import Annotated, TypedDict
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.base import create_checkpoint, empty_checkpoint
-from langgraph.graph import StateGraph
-from langgraph.graph.message import add_messages
 
 
 def config(thread, id=None, ns=""):
@@ -28,17 +25,19 @@ def values_of(saver, thread, id=None, ns=""):
     return None if found is None else found.checkpoint["channel_values"]
 
 
-class Chat(TypedDict):
-    messages: Annotated[list[AnyMessage], add_messages]
-    count: Annotated[int, operator.add]
-
-
 def chat_graph(saver, size=2000):
     """A graph that answers every message with one of *size* characters."""
+    from langchain_core.messages import AIMessage  # late: what is killed starts sooner without it
+    from langgraph.graph import StateGraph
+    from langgraph.graph.message import add_messages
 
     def answer(state):
         last = state["messages"][-1]
         return {"messages": [AIMessage(f"{len(state['messages'])}{last.content}"[:10].ljust(size, "."))], "count": 1}
+
+    class Chat(TypedDict):
+        messages: Annotated[list, add_messages]
+        count: Annotated[int, operator.add]
 
     graph = StateGraph(Chat)
     graph.add_node("answer", answer)
@@ -48,4 +47,4 @@ def chat_graph(saver, size=2000):
 
 
 def say(graph, thread, text, size=2000):
-    return graph.invoke({"messages": [HumanMessage(text.ljust(size, "?"))]}, {"configurable": {"thread_id": thread}})
+    return graph.invoke({"messages": [("user", text.ljust(size, "?"))]}, {"configurable": {"thread_id": thread}})

@@ -1,6 +1,7 @@
 """The attacks of `layout.py`, in random orders on a store that is as unruly as the contract allows."""
 
 import logging
+import os
 from collections import Counter
 from contextlib import suppress
 from random import Random
@@ -15,7 +16,7 @@ from safekeeper.langgraph import SafeKeeperSaver
 from ...unruly import Turns, UnrulyStore
 from .checkpoints import config, put, values_of
 
-SEEDS = range(150)
+SEEDS = range(600 if os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long" else 60)
 THREAD = "t"
 MESSAGES = [f"{n}".ljust(1500, "m") for n in range(12)]
 

@@ -346,12 +346,14 @@ def test_the_layout_opens_for_ever(make_saver):
     assert layout.thread_group("a.b") == "langgraph.thread.a%2Eb"
     assert layout.part_key("00ff00ff00ff00ff", bytes(16)) == b"00ff00ff00ff00ff/" + b"0" * 32
     body = ["t", "", "1f0", None, ["msgpack", b"\x82\xa1v\x01\xa2id\xa31f0"], ["msgpack", b"\x81\xa4step\x03"]]
-    value = b"\x01\x00" + layout.pack([*body, "0" * 16, {"a": ["l", bytes(16), ["msgpack", b"\x02"]]}])
-    part = b"\x01\x00" + layout.pack(["msgpack", b"\x01"])
+    value = b"\x01\x00" + layout.pack(
+        [*body, "0" * 16, {"a": ["l", bytes(16), [["msgpack", "bytes"], [1, 1], b"\x02x"]]}]
+    )
+    part = b"\x01\x00" + layout.pack(["msgpack", [1], b"\x01"])
     group = layout.thread_group("t")
     stored = {CheckpointId(group, key): value, CheckpointId(group, b"mark"): b"0" * 16}
     stored[CheckpointId(layout.parts_group(group), layout.part_key("0" * 16, bytes(16)))] = part
     saver._store.write(Batch(stored))
     found = saver.get_tuple(config("t"))
-    assert found.checkpoint == {"v": 1, "id": "1f0", "channel_values": {"a": [1, 2]}}
+    assert found.checkpoint == {"v": 1, "id": "1f0", "channel_values": {"a": [1, 2, b"x"]}}
     assert found.metadata == {"step": 3}
