@@ -163,7 +163,7 @@ def folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def arms_in(folder: Path, scheme: str, stack: ExitStack) -> list[SaverArm]:
+def arms_in(folder: Path, scheme: str, with_postgres: bool, stack: ExitStack) -> list[SaverArm]:
     """The savers, each with an empty store."""
     ours, sqlite, postgres = (folder / name for name in ("ours", "sqlite", "postgres"))
     sqlite.mkdir(parents=True)
@@ -173,6 +173,8 @@ def arms_in(folder: Path, scheme: str, stack: ExitStack) -> list[SaverArm]:
         SaverArm(OURS, stack.enter_context(SafeKeeperSaver(f"{scheme}://{ours}")), lambda: folder_bytes(ours)),
         SaverArm(SQLITE, SqliteSaver(connection), lambda: folder_bytes(sqlite)),
     ]
+    if not with_postgres:
+        return arms
     try:
         server = stack.enter_context(PostgresServer(postgres))
     except DevError as error:
@@ -220,13 +222,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="shorter threads")
     parser.add_argument("--turns", type=int, help="of the conversation")
     parser.add_argument("--steps", type=int, help="of the long run")
+    parser.add_argument("--no-postgres", action="store_true", help="only SQLite to compare with")
     parser.add_argument("--scheme", default="log", help="our backend: one that takes a folder")
     parser.add_argument("--folder", type=Path, help="where to write; on the disk that is to be measured")
     options = parser.parse_args()
     turns = options.turns or (50 if options.quick else 200)
     steps = options.steps or (200 if options.quick else 2000)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder, ExitStack() as stack:
-        arms = arms_in(Path(folder), options.scheme, stack)
+        arms = arms_in(Path(folder), options.scheme, not options.no_postgres, stack)
         before = {arm.name: arm.stored() for arm in arms}
         for title, full, thread, make in (
             (f"{turns} turns", turns >= 200, "conversation", lambda saver: conversation(saver, turns)),

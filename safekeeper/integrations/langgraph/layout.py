@@ -169,7 +169,7 @@ def ids_of(keys: Iterable[bytes], ns: str) -> Iterator[str]:
     prefix = checkpoint_key(ns, "")
     at = len(prefix)
     found = [key for key in keys if key.startswith(prefix)]
-    if any(b"%" in key[at:] for key in found):
+    if b"%" in b"".join(found):  # escaped, they are in another order
         yield from sorted({_plain(key[at:]) for key in found}, reverse=True)
     elif found:
         yield (newest := max(found))[at:].decode()  # most often nobody asks for more
