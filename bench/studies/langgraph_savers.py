@@ -196,7 +196,8 @@ def report(title: str, arms: list[SaverArm], before: dict[str, int], full: bool)
     found: dict[str, tuple[float, float, float]] = {}
     for arm in arms:
         step, read = sum(arm.seconds) / len(arm.seconds), statistics.median(arm.reads)
-        found[arm.name] = step, read, (arm.stored() - before[arm.name]) / 1e6
+        # A short thread may fit into what a store has set aside before.
+        found[arm.name] = step, read, max(arm.stored() - before[arm.name], 4096) / 1e6
     for name, figures in found.items():
         mine = found[OURS]
         table.add_row(

@@ -19,8 +19,10 @@ body is msgpack:
                   [type, bytes] of its metadata, token, {channel: value}]
     writes       [task, path, token, [[index, channel, value], ...]]
     value        [kind, names of parts, elements after them]
-    part         elements
     elements     [type, sizes, bytes of all of them], with a list of types where they differ
+
+Of a part the body is the elements, too, with their bytes behind: the length of what comes first in 4 bytes, little
+endian; msgpack of [type, sizes]; the bytes.
 
 Type and bytes are what the saver's serializer makes of an element. Kind `v` is one element, `l` a list, `d` a dict of
 pairs; `s` before it is a snapshot of a delta channel. Every name in a checkpoint or in writes has the token that stands
@@ -190,6 +192,19 @@ def pack(body: Any) -> bytes:
 def unpack(body: bytes | memoryview) -> Any:
     """What was packed."""
     return msgpack.unpackb(body, raw=False, strict_map_key=False)
+
+
+def pack_part(elements: list[Any]) -> bytes:
+    """The body of a part."""
+    head = pack(elements[:2])
+    return b"".join((len(head).to_bytes(4, "little"), head, elements[2]))
+
+
+def unpack_part(body: bytes | memoryview) -> list[Any]:
+    """The elements of a part; their bytes are not copied."""
+    view = memoryview(body)
+    at = 4 + int.from_bytes(view[:4], "little")
+    return [*unpack(view[4:at]), view[at:]]
 
 
 def seal(cipher: CipherProtocol | None, body: bytes) -> bytes:

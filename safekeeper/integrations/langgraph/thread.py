@@ -230,7 +230,7 @@ class StoredThread:
             token = secrets.token_hex(8)
             new[CheckpointId(self._group, MARK)] = token.encode()
         for name in parts.keys() - known:
-            body = layout.pack(packed(parts[name]))
+            body = layout.pack_part(packed(parts[name]))
             new[self._part_id(token, name)] = layout.seal(self._cipher, body)
         return token, new
 
@@ -336,7 +336,7 @@ class StoredThread:
         """Those of the *wanted* parts that are there."""
         ids = [self._part_id(token, name) for token, name in wanted]
         bodies = self._bodies(ids)
-        return {both: layout.unpack(body) for both, body in zip(wanted, bodies, strict=True) if body is not None}
+        return {both: layout.unpack_part(body) for both, body in zip(wanted, bodies, strict=True) if body is not None}
 
     def _read_writes(self, key: bytes) -> StoredWrites | None:
         (body,) = self._read([key])

@@ -122,7 +122,7 @@ def unpacked(stored: Packed) -> Iterator[Element]:
     types, sizes, data = stored
     at = 0
     for type, size in zip([types] * len(sizes) if isinstance(types, str) else types, sizes, strict=True):
-        yield type, data[at : at + size]
+        yield type, bytes(data[at : at + size])
         at += size
 
 

@@ -6,7 +6,9 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("name", ["claims_overhead", "hdfs_overhead", "peace", "peace_simulator", "scan_overhead"])
+@pytest.mark.parametrize(
+    "name", ["claims_overhead", "hdfs_overhead", "langgraph_savers", "peace", "peace_simulator", "scan_overhead"]
+)
 def test_a_study_tells_what_it_takes(name):
     command = [sys.executable, "-m", f"safekeeper.bench.studies.{name}", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -349,7 +349,7 @@ def test_the_layout_opens_for_ever(make_saver):
     value = b"\x01\x00" + layout.pack(
         [*body, "0" * 16, {"a": ["l", bytes(16), [["msgpack", "bytes"], [1, 1], b"\x02x"]]}]
     )
-    part = b"\x01\x00" + layout.pack(["msgpack", [1], b"\x01"])
+    part = b"\x01\x00" + b"\x0b\0\0\0\x92\xa7msgpack\x91\x01" + b"\x01"
     group = layout.thread_group("t")
     stored = {CheckpointId(group, key): value, CheckpointId(group, b"mark"): b"0" * 16}
     stored[CheckpointId(layout.parts_group(group), layout.part_key("0" * 16, bytes(16)))] = part
