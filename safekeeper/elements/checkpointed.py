@@ -455,6 +455,8 @@ class Checkpointed(Generic[S]):
     def _sweep(self) -> None:
         if self._ownership is not None and self._ownership.lost:
             raise Closed("the group belongs to another process")
+        if self._keeper.closed:
+            raise Closed("the keeper was closed first")
         self._save_what_is_due()
         self._evict_what_is_idle()
 
