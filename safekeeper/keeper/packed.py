@@ -21,6 +21,7 @@ An Enum is looked for among the modules that are loaded; nothing that is read im
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -56,11 +57,9 @@ class Msgpack:
 
     def __init__(self) -> None:
         import msgpack
-        import msgspec
 
         self._own = _Own(msgpack)
-        self._unpack = msgspec.msgpack.Decoder(ext_hook=_opened).decode
-        self._unpack_deep = msgpack.unpackb
+        self._unpack = _unpacker()
 
     def dumps(self, state: Any) -> bytes:
         packer = self._own.packer
@@ -95,10 +94,7 @@ class Msgpack:
             if not data.startswith(_VERSION_2):
                 raise ValueError("a later version of safekeeper wrote them: update it")
             data = data[2:]
-        try:
-            return self._unpack(data)
-        except RecursionError:  # msgspec needs Python's stack
-            return self._unpack_deep(data, timestamp=3, strict_map_key=False, ext_hook=_opened)
+        return self._unpack(data)
 
 
 class _Own(threading.local):
@@ -332,6 +328,26 @@ def _opened(code: int, data: bytes | memoryview) -> Any:
         return _OPENED_BYTES[code](bytes(data))
     if code not in _OPENED:
         raise ValueError(f"extension type {code} is of a later version of safekeeper: update it")
-    import msgpack
+    return _OPENED[code](_unpacker()(data))
 
-    return _OPENED[code](msgpack.unpackb(data, timestamp=3, strict_map_key=False, ext_hook=_opened))
+
+@functools.cache
+def _unpacker() -> Callable[[bytes | memoryview], Any]:
+    """What reads msgpack with our extension types.
+
+    msgspec does, which takes little of the thread's stack: some threads have 128 KB. Where lists are nested deeper than
+    Python lets it go, msgpack does. That needs 25 KB to begin with, for each extension that is inside another one.
+    """
+    import msgpack
+    import msgspec
+
+    decode = msgspec.msgpack.Decoder(ext_hook=_opened).decode
+    unpack = functools.partial(msgpack.unpackb, timestamp=3, strict_map_key=False, ext_hook=_opened)
+
+    def read(data: bytes | memoryview) -> Any:
+        try:
+            return decode(data)
+        except RecursionError:
+            return unpack(data)
+
+    return read

@@ -12,6 +12,7 @@ import http
 import importlib
 import math
 import re
+import subprocess
 import sys
 import uuid
 import zoneinfo
@@ -446,3 +447,26 @@ def test_arrays_in_samples_open_for_ever():
 
 
 ARRAYS = "c10292c7180c94a33c6932920203a146c40c000003000100040002000500c70b0d92a33c6634c4040000c03f"
+
+
+def test_what_is_nested_takes_little_of_the_stack_of_a_thread():
+    """With a JVM in the process, as `hdfs:` has, the main thread has 1 MB; with musl all others have 128 KB."""
+    code = """
+import threading
+from safekeeper.keeper.serializers import Codec, serializer_named
+
+def there_and_back():
+    assert codec.decode(codec.encode(state)) == state
+
+codec = Codec(serializer_named("msgpack"))
+state = ()
+there_and_back()  # modules are imported with a large stack
+for _ in range(45):
+    state = (state,)
+threading.stack_size(128 * 1024)
+thread = threading.Thread(target=there_and_back)
+thread.start()
+thread.join()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
