@@ -4,6 +4,7 @@
     ├── Unavailable         the store could not be reached or could not do it; trying again is safe
     ├── Corruption          stored bytes are not what was saved; the message names the place
     ├── Conflict            another writer took over; open the store again
+    ├── Gone                elements of a stream are no more where they were asked for; begin after them
     ├── Closed              the handle was closed, or inherited through a fork; open a new one
     ├── QueueFull           a keeper's queue was full and this save gave way; save again later
     ├── HalfDone            an event of this element raised half-way; checkpoint or forget its key
@@ -44,6 +45,14 @@ class Corruption(SafekeeperError):
 
 class Conflict(SafekeeperError):
     """Another writer took this one's place. Nothing acknowledged is lost; open the store again to go on."""
+
+
+class Gone(SafekeeperError):
+    """Elements of a stream that were asked for, or that must come before others, are not there any more.
+
+    They were trimmed, or the carrier has lost them; the message names them. Nothing is stepped over in silence: whoever
+    can do without them says so, by beginning after them.
+    """
 
 
 class Closed(SafekeeperError):

@@ -1,0 +1,27 @@
+"""Streams: numbered elements that are retained until every reader has acknowledged them.
+
+    with closing(open_outlet("redis://127.0.0.1:6379/0?stream=words", readers=["counter"])) as words:
+        words.send([StreamElement(words.last + 1, b"to be")])
+
+    with closing(open_inlet("redis://127.0.0.1:6379/0?stream=words", reader="counter")) as words:
+        for element in words.read(timeout=1):
+            ...
+            words.acknowledge(element.number)
+
+Read in this order: `carrier` (the contract), `registry`.
+"""
+
+from safekeeper.streams.carrier import Carrier, Inlet, Outlet, Position, StreamElement, StreamStatus, SupportsSurvey
+from safekeeper.streams.registry import open_inlet, open_outlet
+
+__all__ = [
+    "Carrier",
+    "Inlet",
+    "Outlet",
+    "Position",
+    "StreamElement",
+    "StreamStatus",
+    "SupportsSurvey",
+    "open_inlet",
+    "open_outlet",
+]
