@@ -1,0 +1,94 @@
+"""Which blocks of a journal are still needed, and which part has been in them for the longest time.
+
+The *extent* of a journal are the records from the oldest block that is needed to the newest. It is bounded by bringing
+old parts forward: whoever records the part with the oldest record often enough lets the oldest block go.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class _Row:
+    """What is known of a block."""
+
+    number: int
+    events: int
+    """The events until it was captured."""
+    keys: Sequence[bytes]
+    outputs: dict[str, int]
+    """The number of its last output to each stream."""
+    seen: int = 0
+    """So many of its keys, from the first, have newer records or none any more."""
+
+
+class JournalExtent:
+    """The blocks of a journal from the oldest that is needed to the newest."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        """How many records of parts they have."""
+        self.recorded: dict[bytes, int] = {}
+        """The block with the newest record of each part that is alive."""
+        self._rows: deque[_Row] = deque()
+        self._passed = 0  # so many rows, from the first, have no newest record of any part
+
+    def add(
+        self, number: int, events: int, keys: Sequence[bytes], closed: Sequence[bytes], outputs: dict[str, int]
+    ) -> None:
+        """Block *number* has records of *keys*, of which the *closed* ones are not alive any more."""
+        self.recorded.update(dict.fromkeys(keys, number))
+        for key in closed:
+            self.recorded.pop(key, None)
+        self._rows.append(_Row(number, events, keys, outputs))
+        self.records += len(keys)
+
+    @property
+    def oldest(self) -> int:
+        """The oldest block that is needed; 1 if there is none yet."""
+        return self._rows[0].number if self._rows else 1
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks are needed."""
+        return len(self._rows)
+
+    def events_at(self, number: int) -> int:
+        """How many events had been taken when block *number* was captured; it must be needed still."""
+        return self._rows[number - self._rows[0].number].events
+
+    def trim(self, replay: int, floor: Mapping[str, int]) -> int:
+        """Let go what is not needed if replay begins after *replay* events and readers have acknowledged outputs up to
+        *floor*; the oldest block that is needed. The newest always is."""
+        rows = self._rows
+        while len(rows) > 1:
+            row = rows[0]
+            if row.events > replay or self._newest_in(row) is not None:
+                break
+            if any(number > floor.get(stream, 0) for stream, number in row.outputs.items()):
+                break
+            rows.popleft()
+            self.records -= len(row.keys)
+            self._passed = max(self._passed - 1, 0)
+        return self.oldest
+
+    def oldest_part(self, before: int) -> bytes | None:
+        """The part whose newest record is the oldest, if that is in a block before *before*."""
+        rows = self._rows
+        while self._passed < len(rows) and (row := rows[self._passed]).number < before:
+            if (key := self._newest_in(row)) is not None:
+                return key
+            self._passed += 1
+        return None
+
+    def _newest_in(self, row: _Row) -> bytes | None:
+        """A part whose newest record is in *row*."""
+        recorded, keys, number = self.recorded, row.keys, row.number
+        while row.seen < len(keys):
+            if recorded.get(keys[row.seen]) == number:
+                return keys[row.seen]
+            row.seen += 1
+        return None
