@@ -8,6 +8,7 @@
     ├── Closed              the handle was closed, or inherited through a fork; open a new one
     ├── QueueFull           a keeper's queue was full and this save gave way; save again later
     ├── HalfDone            an event of this element raised half-way; checkpoint or forget its key
+    ├── Diverged            an operator replayed an event and did something else than before; it is not deterministic
     ├── BadState            the state has no bytes, or the bytes no state; the message says why (also a ValueError)
     ├── TooLarge            the value or key is over the limit; split it     (also a ValueError)
     ├── BadId               the group or key is not an id; rename it         (also a ValueError)
@@ -71,6 +72,15 @@ class HalfDone(SafekeeperError):
 
     `Checkpointed.checkpoint(key)` stores it as it is, `Checkpointed.forget(key)` removes it; `event(key, undo=True)`
     would have put it back.
+    """
+
+
+class Diverged(SafekeeperError):
+    """An operator that was recovered did something else with an event than it did before. The message names the event
+    and the part.
+
+    It was declared deterministic and is not: it depends on the clock, on a random number, on the order of a set, on
+    something outside of its parts. Mend it, or take `capture=Every(...)`, which replays nothing.
     """
 
 

@@ -18,7 +18,7 @@ class _Row:
     number: int
     events: int
     """The events until it was captured."""
-    keys: Sequence[bytes]
+    keys: list[bytes]
     outputs: dict[str, int]
     """The number of its last output to each stream."""
     seen: int = 0
@@ -37,19 +37,32 @@ class JournalExtent:
         self._passed = 0  # so many rows, from the first, have no newest record of any part
 
     def add(
-        self, number: int, events: int, keys: Sequence[bytes], closed: Sequence[bytes], outputs: dict[str, int]
+        self, number: int, events: int, keys: list[bytes], closed: Sequence[bytes], outputs: dict[str, int]
     ) -> None:
-        """Block *number* has records of *keys*, of which the *closed* ones are not alive any more."""
+        """Block *number* has records of *keys*, of which the *closed* ones are not alive any more. The list stays here:
+        `also` appends to it."""
         self.recorded.update(dict.fromkeys(keys, number))
         for key in closed:
             self.recorded.pop(key, None)
         self._rows.append(_Row(number, events, keys, outputs))
         self.records += len(keys)
 
+    def also(self, key: bytes) -> None:
+        """The newest block has a record of *key* as well."""
+        row = self._rows[-1]
+        row.keys.append(key)
+        self.recorded[key] = row.number
+        self.records += 1
+
     @property
     def oldest(self) -> int:
         """The oldest block that is needed; 1 if there is none yet."""
         return self._rows[0].number if self._rows else 1
+
+    @property
+    def newest(self) -> int:
+        """The newest block; 0 if there is none yet."""
+        return self._rows[-1].number if self._rows else 0
 
     @property
     def blocks(self) -> int:

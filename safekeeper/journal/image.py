@@ -17,7 +17,7 @@ class _Spoken:
     """What a block said that is no state: needed until the block is not."""
 
     number: int
-    events: int
+    at: Moment
     order: list[tuple[str, int]]
     out: Mapping[str, Outputs]
 
@@ -54,7 +54,7 @@ class Image:
             self.closed[key] = block.at.events
         outputs = {stream: some.last for stream, some in block.out.items() if some.bodies}
         self.extent.add(number, block.at.events, keys, closing, outputs)
-        self._spoken.append(_Spoken(number, block.at.events, block.order, block.out))
+        self._spoken.append(_Spoken(number, block.at, block.order, block.out))
         self.last, self.number = block, number
         self.nbytes += nbytes
         self._let_go(block)
@@ -87,12 +87,17 @@ class Image:
         """How the inputs were taken from the beginning of the replay to the end: runs of (input, count)."""
         begin = self.replay.events
         for spoken in self._spoken:
-            at = spoken.events - sum(count for _, count in spoken.order)
+            at = spoken.at.events - sum(count for _, count in spoken.order)
             for input, count in spoken.order:
                 skipped = min(max(begin - at, 0), count)
                 at += count
                 if skipped < count:
                     yield input, count - skipped
+
+    def moments(self) -> list[Moment]:
+        """The moments at which replay could begin, from where it has to."""
+        begin = self.replay
+        return [begin, *(spoken.at for spoken in self._spoken if spoken.at.events > begin.events)]
 
     def outputs(self) -> Iterator[tuple[str, Outputs]]:
         """What was emitted in the blocks that are needed, in the order of its numbers for each stream."""

@@ -1,0 +1,92 @@
+"""When an operator appends a block to its journal, and which parts go into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Protocol, TypeAlias
+
+from safekeeper.policy.every import Trigger
+
+
+class Capture(Protocol):
+    """Decides when a block is appended and what is in it."""
+
+    fuzzy: bool
+    """Whether a block may leave out parts that have changed. Then recovery replays events, and each event must touch
+    one part only."""
+
+    def due(self, view: CaptureView) -> What | None:
+        """What to capture now; None if nothing. Asked after each event, and when none comes for a while.
+
+        A block always has the outputs, and the parts that were opened or closed, since the one before it.
+        """
+
+
+class Choice(Enum):
+    """Which parts go into a block besides those that were opened or closed."""
+
+    CHANGED = "changed"
+    """All that have changed: recovery replays nothing."""
+    ALL = "all"
+    """All there are: recovery needs no older block."""
+
+
+What: TypeAlias = Choice | Iterator[bytes]
+"""Which parts go into a block: a choice, or their keys one after the other, each asked for when the one before it is
+recorded. That may end at any time, such as when there was enough."""
+
+
+class CaptureView(Protocol):
+    """An operator, seen from here."""
+
+    @property
+    def unsaved(self) -> int:
+        """Events that are not in a block."""
+
+    @property
+    def waited(self) -> float:
+        """How many seconds ago the first of them was taken."""
+
+    @property
+    def linger(self) -> float:
+        """How many seconds the operator is to wait for more events before it appends a block."""
+
+    @property
+    def live(self) -> int:
+        """How many parts there are."""
+
+    @property
+    def records(self) -> int:
+        """How many records of parts recovery has to load."""
+
+    @property
+    def replayed(self) -> int:
+        """How many events recovery has to replay, beginning with the first that is not in a record of its part."""
+
+    @property
+    def load_rate(self) -> float:
+        """How many records are loaded in a second."""
+
+    @property
+    def replay_rate(self) -> float:
+        """How many events are replayed in a second."""
+
+    def oldest_record(self) -> bytes | None:
+        """The part whose newest record is the oldest, if that is not in the block that is being captured."""
+
+    def oldest_change(self) -> bytes | None:
+        """The part with the oldest event that is not in a record."""
+
+
+class Changed:
+    """All parts that have changed, whenever *trigger* is due: a cut, so that recovery replays nothing."""
+
+    fuzzy = False
+
+    def __init__(self, trigger: Trigger) -> None:
+        self._due = trigger.due
+
+    def due(self, view: CaptureView) -> What | None:
+        """As `Capture.due`."""
+        return Choice.CHANGED if self._due(view.unsaved, view.waited) else None
