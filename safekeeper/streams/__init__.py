@@ -8,7 +8,8 @@
             ...
             words.acknowledge(element.number)
 
-Read in this order: `carrier` (the contract), `registry`.
+Read in this order: `carrier` (the contract), `registry`, `retained` (numbers and readers, without I/O), `frames` and
+`store` (a stream in any backend).
 """
 
 from safekeeper.streams.carrier import Carrier, Inlet, Outlet, Position, StreamElement, StreamStatus, SupportsSurvey

@@ -7,8 +7,10 @@ or a store or a connection, is its **carrier**; `safekeeper.testing.StreamContra
 
 The rules that hold for the contract as a whole:
 
-- **Once and in order.** A reader gets each number once, in order, with the bytes that were sent first under it,
-  whatever was sent again and whoever was killed meanwhile.
+- **Once and in order.** A reader gets each number once, in order, whatever was sent again and whoever was killed
+  meanwhile.
+- **One producer.** Only one sends at a time. One that was stopped and comes back beside its successor does no harm, as
+  long as both send the same bytes under a number; an operator with `release="durable"` does.
 - **No gap in silence.** What is missing raises `Gone`; a reader never steps over it.
 - **Sending again is safe.** After an `Unavailable`, and after a restart, a producer sends from where it knows that
   everything arrived; what the stream has already is dropped.
@@ -109,8 +111,11 @@ class StreamStatus:
 class Carrier(Protocol):
     """What serves one scheme of stream URLs: a module or an object with these two functions."""
 
-    def open_outlet(self, url: str, readers: Sequence[str]) -> Outlet:
-        """Open the producing side and declare its *readers*. Raise `BadUrl` when the URL makes no sense."""
+    def open_outlet(self, url: str, readers: Sequence[str], floor: int) -> Outlet:
+        """Open the producing side and declare its *readers*, which have acknowledged everything up to *floor*.
+
+        A carrier that has lost its elements may go on after that. Raise `BadUrl` when the URL makes no sense.
+        """
 
     def open_inlet(self, url: str, reader: str | None, after: Position | None) -> Inlet:
         """Open the reading side as *reader*, None for somebody who only looks, after a position.

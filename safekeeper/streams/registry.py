@@ -21,22 +21,25 @@ if TYPE_CHECKING:
 STREAMS_GROUP = "safekeeper.streams"
 
 # The module of the carrier; the module that its driver installs, and the extra that installs it.
-CARRIERS: dict[str, tuple[str, str | None, str | None]] = {}
+CARRIERS: dict[str, tuple[str, str | None, str | None]] = {
+    "store": ("safekeeper.streams.store", None, None),
+}
 
 
-def open_outlet(url: str, *, readers: Sequence[str] = ()) -> Outlet:
+def open_outlet(url: str, *, readers: Sequence[str] = (), floor: int = 0) -> Outlet:
     """Open the producing side of the stream that *url* names, and declare who reads it.
 
         with closing(open_outlet("redis://127.0.0.1:6379/0?stream=words", readers=["counter"])) as words:
             words.send([StreamElement(words.last + 1, b"to be")])
 
     A reader is known by its name, so that what it has not read is retained while it is away. Without readers nothing is
-    ever trimmed by itself. A stream has one producer at a time.
+    ever trimmed by itself. A stream has one producer at a time. *floor* is what the caller knows to be acknowledged by
+    all of them: a carrier that has lost everything may go on after that.
     """
     if isinstance(readers, str):
         raise TypeError("readers= takes a list of names")
     names = list(dict.fromkeys(map(_check_reader, readers)))
-    return carrier_of(url).open_outlet(url, names)
+    return carrier_of(url).open_outlet(url, names, floor)
 
 
 def open_inlet(url: str, *, reader: str | None = None, after: Position | None = None) -> Inlet:

@@ -8,11 +8,12 @@
             return f"file://{tmp_path}/store"
 
 `docs/writing-a-backend.md` tells how to go about it. `pip install 'safekeeper[testing]'` brings what the class needs;
-the wrappers need nothing.
+the wrappers need nothing. `StreamContract` is the same for what carries a stream.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from safekeeper.testing.ids import AWKWARD_GROUPS, AWKWARD_IDS, AWKWARD_KEYS
@@ -20,22 +21,34 @@ from safekeeper.testing.wrappers import Faulty, Gate, Slow
 
 if TYPE_CHECKING:
     from safekeeper.testing.contract import BackendContract
+    from safekeeper.testing.streams import StreamContract
 
-__all__ = ["AWKWARD_GROUPS", "AWKWARD_IDS", "AWKWARD_KEYS", "BackendContract", "Faulty", "Gate", "Slow"]
+__all__ = [
+    "AWKWARD_GROUPS",
+    "AWKWARD_IDS",
+    "AWKWARD_KEYS",
+    "BackendContract",
+    "Faulty",
+    "Gate",
+    "Slow",
+    "StreamContract",
+]
+
+_KITS = {"BackendContract": "contract", "StreamContract": "streams"}
 
 
 def __getattr__(name: str) -> Any:
     # Late, so that the child processes of the tests start without pytest and Hypothesis, and so that the wrappers can
     # be used where these are not installed.
-    if name != "BackendContract":
+    if name not in _KITS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         import pytest
 
-        pytest.register_assert_rewrite(f"{__name__}.contract")
-        from safekeeper.testing.contract import BackendContract
+        module = f"{__name__}.{_KITS[name]}"
+        pytest.register_assert_rewrite(module)
+        return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         if error.name not in ("pytest", "hypothesis"):
             raise
         raise ImportError(f"{name} needs {error.name}: pip install 'safekeeper[testing]'") from error
-    return BackendContract

@@ -35,7 +35,7 @@ def test_readers_are_a_list_of_names():
 
 
 def test_an_installed_package_brings_a_carrier(tmp_path, monkeypatch):
-    (tmp_path / "their_carrier.py").write_text("def open_outlet(url, readers):\n    return url, readers\n")
+    (tmp_path / "their_carrier.py").write_text("def open_outlet(url, readers, floor):\n    return url, readers\n")
     write_entry_points(tmp_path, {"theirs": "their_carrier", "broken": "no_such_module"}, STREAMS_GROUP)
     monkeypatch.syspath_prepend(tmp_path)
     assert open_outlet("theirs:x", readers=["a", "b", "a"]) == ("theirs:x", ["a", "b"])
