@@ -110,7 +110,7 @@ def open(url: str) -> Backend:
     out; such flags are kept apart in `Backend.asserted`.
     """
     parsed = Url.parse(url)
-    asserted, parsed = _take_asserted(parsed)
+    asserted, parsed = take_asserted(parsed)
     backend = backend_class(parsed.scheme).from_url(parsed)
     backend.asserted = asserted & ~backend.survives
     backend.survives |= asserted
@@ -174,7 +174,8 @@ def _import_bundled(scheme: str, row: Bundled) -> type[Backend]:
     return typing.cast("type[Backend]", getattr(module, row.cls))
 
 
-def _take_asserted(url: Url) -> tuple[Survives, Url]:
+def take_asserted(url: Url) -> tuple[Survives, Url]:
+    """What `assert=` in *url* declares, and the URL without it."""
     rest = dict(url.query)
     words = [word for word in rest.pop("assert", "").split(",") if word]
     flags = {flag.name.lower(): flag for flag in Survives if flag.name}

@@ -14,4 +14,5 @@ lacks `+info` does not find out that the server throws data away.
 
 The code reads well in this order: `options`, `layout`, `server` (connections and their leases), `routing` (which server
 has what), `transaction` (what a write does, and why it cannot come late), `writing`, `backend`.
+`stream` carries streams (`safekeeper.streams`) over the same connections.
 """

@@ -47,17 +47,19 @@ class BucketRequest:
 
 
 class Router:
-    """The servers of a store."""
+    """The servers of a store, or of whatever else lies in few *slots*: then these are its buckets."""
 
-    def __init__(self, address: Address, connect: Connect, options: RedisOptions) -> None:
+    def __init__(
+        self, address: Address, connect: Connect, options: RedisOptions, slots: Sequence[int] | None = None
+    ) -> None:
         self._connect = connect
         self._options = options
         self._lock = Lock()
         self._nodes: dict[Address, RedisNode] = {}
         self._first = address
         first = self._node(address)
-        self._node_of_bucket = [first] * BUCKETS
-        self._slots = [key_slot(group_list(options.prefix, bucket)) for bucket in range(BUCKETS)]
+        self._slots = slots or [key_slot(group_list(options.prefix, bucket)) for bucket in range(BUCKETS)]
+        self._node_of_bucket = [first] * len(self._slots)
         with first.connection() as connection:
             self.in_cluster = connection.facts.in_cluster
         if self.in_cluster:

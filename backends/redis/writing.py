@@ -15,7 +15,7 @@ from redis import exceptions
 from safekeeper.backend import Batch, CheckpointId, Survives
 from safekeeper.backends.redis.errors import code_of, explain
 from safekeeper.backends.redis.layout import lease_name
-from safekeeper.backends.redis.options import RedisOptions
+from safekeeper.backends.redis.options import Address, RedisOptions
 from safekeeper.backends.redis.routing import ELSEWHERE, Router
 from safekeeper.backends.redis.server import Command, RedisConnection, RedisNode, WriteLease
 from safekeeper.backends.redis.transaction import LATE, LOAD_SCRIPTS, Change, Creation, changes, creation, windows
@@ -198,7 +198,7 @@ class _Lane:
             commands = self._transaction()
         self._sent = len(commands)
         if self._options.aof or self._options.replicas:
-            commands.append(_confirming(self._options))
+            commands.append(confirming(self._options))
         self._sent_at = time.monotonic()
         self._renews = self._lease.lasts_until - self._sent_at < self._options.timeout * 1.1
         if self._renews:
@@ -244,19 +244,8 @@ class _Lane:
             for change, answer in zip(self.changes, answers, strict=True):
                 change.answer = answer
         if self._options.replicas or self._options.aof:
-            self._check_confirmed(self._answers[self._sent])
+            check_confirmed(self.node.address, self._options, self._answers[self._sent])
         return True
-
-    def _check_confirmed(self, answer: Any) -> None:
-        if isinstance(answer, Exception):
-            raise explain(self.node.address, answer) from answer
-        wanted = [1, self._options.replicas] if self._options.aof else [self._options.replicas]
-        counted = answer if isinstance(answer, list) else [answer]
-        if any(count < number for count, number in zip(counted, wanted, strict=True)):
-            raise Unavailable(
-                f"{self.node.address}: made the write, but not enough replicas or append-only files have it "
-                f"({counted} instead of {wanted}): look at them"
-            )
 
     def follow_ups(self) -> Iterator[Change]:
         """What has to be done as well, as the answers show."""
@@ -304,9 +293,22 @@ def _is_small(some: Sequence[Change]) -> bool:
     return len(some) <= _BY_SCRIPT_CHANGES and nbytes <= _BY_SCRIPT_BYTES
 
 
-def _confirming(options: RedisOptions) -> Command:
+def confirming(options: RedisOptions) -> Command:
     """What changes are followed by when the server's own answer is not enough."""
     wait_for = b"%d" % (options.timeout * 800)  # milliseconds; the answer must come before we stop listening
     if options.aof:
         return b"WAITAOF", b"1", b"%d" % options.replicas, wait_for
     return b"WAIT", b"%d" % options.replicas, wait_for
+
+
+def check_confirmed(address: Address, options: RedisOptions, answer: Any) -> None:
+    """Raise `Unavailable` unless *answer*, to what `confirming` gave, says that enough have it."""
+    if isinstance(answer, Exception):
+        raise explain(address, answer) from answer
+    wanted = [1, options.replicas] if options.aof else [options.replicas]
+    counted = answer if isinstance(answer, list) else [answer]
+    if any(count < number for count, number in zip(counted, wanted, strict=True)):
+        raise Unavailable(
+            f"{address}: made the write, but not enough replicas or append-only files have it "
+            f"({counted} instead of {wanted}): look at them"
+        )

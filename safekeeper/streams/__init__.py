@@ -9,7 +9,7 @@
             words.acknowledge(element.number)
 
 Read in this order: `carrier` (the contract), `registry`, `retained` (numbers and readers, without I/O), `frames` and
-`store` (a stream in any backend).
+`store` (a stream in any backend). Redis carries streams too: `backends/redis/stream.py`.
 """
 
 from safekeeper.streams.carrier import Carrier, Inlet, Outlet, Position, StreamElement, StreamStatus, SupportsSurvey

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 STREAMS_GROUP = "safekeeper.streams"
 
 # The module of the carrier; the module that its driver installs, and the extra that installs it.
+_REDIS = ("safekeeper.backends.redis.stream", "redis", "redis")
 CARRIERS: dict[str, tuple[str, str | None, str | None]] = {
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "redis+unix": _REDIS,
     "store": ("safekeeper.streams.store", None, None),
 }
 

@@ -55,6 +55,15 @@ def check_numbers(elements: Sequence[StreamElement]) -> None:
             raise ValueError(f"the elements of a stream are numbered without gaps: {element.number} is not {number}")
 
 
+def check_declared(stream: str, reader: str, declared: Sequence[str] | None) -> None:
+    """Raise `Gone` if the producer retains nothing for *reader*. One that declares nobody retains everything."""
+    if declared and reader not in declared:
+        raise Gone(
+            f"nothing of {stream} is retained for the reader {reader}: its producer has {', '.join(declared)}; name it "
+            f"in readers= there, unless it was dropped for being too far behind"
+        )
+
+
 def _counted(elements: Sequence[StreamElement]) -> range:
     first = elements[0].number if elements else 1
     start = first if type(first) is int else 1

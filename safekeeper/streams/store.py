@@ -29,7 +29,7 @@ from safekeeper.backend import MAX_VALUE_BYTES, Backend, Batch, CheckpointId, Su
 from safekeeper.errors import BadId, BadUrl, Closed, Gone, TooLarge
 from safekeeper.streams.carrier import Position, StreamElement, StreamStatus
 from safekeeper.streams.frames import DECLARED, GROUP, READERS, Frame, decode, encode, parse_key, reader_key, split
-from safekeeper.streams.retained import Retention, WhenFull, check_numbers, number_of
+from safekeeper.streams.retained import Retention, WhenFull, check_declared, check_numbers, number_of
 from safekeeper.url import Url, show_url
 
 _FIRST_PAUSE = 0.001
@@ -251,7 +251,7 @@ class StoreOutlet:
                 self._last = frame.last
 
     def _check_gap(self, first: int) -> None:
-        if first == self._last + 1 or (first <= self._floor + 1 and not self._frames):
+        if first <= max(self._last, self._floor) + 1:
             return
         raise Gone(
             f"the stream {self._stream.name} ends at {self._last}, and the next element is {first}: the store has lost "
@@ -407,12 +407,3 @@ class StoreInlet:
         self._closing.set()
         with self._lock:
             self._stream.store.close()
-
-
-def check_declared(stream: str, reader: str, declared: Sequence[str] | None) -> None:
-    """Raise `Gone` if the producer retains nothing for *reader*. One that declares nobody retains everything."""
-    if declared and reader not in declared:
-        raise Gone(
-            f"nothing of {stream} is retained for the reader {reader}: its producer has {', '.join(declared)}; name it "
-            f"in readers= there, unless it was dropped for being too far behind"
-        )
