@@ -15,6 +15,8 @@
                                                  outputs since the block before: the number of the first, and for each
                                                  the event that emitted it
       numbers     {stream: n}                    the number of the last output that was ever emitted
+      confirmed   {stream: n}                    up to here outputs need not be kept: their stream is sure to have them,
+                                                 or all readers have acknowledged them
       floor       {stream: n}                    acknowledged by all readers
       oldest      n                              the oldest block that a recovery from here needs
       live        n                              how many parts there are
@@ -85,6 +87,7 @@ class Block:
     values: list[bytes] = field(default_factory=list)
     out: Mapping[str, Outputs] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
+    confirmed: Mapping[str, int] = field(default_factory=dict)
     floor: Mapping[str, int] = field(default_factory=dict)
     oldest: int = 1
     live: int = 0
@@ -104,6 +107,7 @@ class Block:
                 "values": self.values,
                 "out": out,
                 "numbers": self.numbers,
+                "confirmed": self.confirmed,
                 "floor": self.floor,
                 "oldest": self.oldest,
                 "live": self.live,
@@ -144,6 +148,7 @@ class Block:
             values=fields["values"],
             out={stream: Outputs(*some) for stream, some in fields["out"].items()},
             numbers=fields["numbers"],
+            confirmed=fields["confirmed"],
             floor=fields["floor"],
             oldest=fields["oldest"],
             live=fields["live"],

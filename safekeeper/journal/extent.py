@@ -73,15 +73,15 @@ class JournalExtent:
         """How many events had been taken when block *number* was captured; it must be needed still."""
         return self._rows[number - self._rows[0].number].events
 
-    def trim(self, replay: int, floor: Mapping[str, int]) -> int:
-        """Let go what is not needed if replay begins after *replay* events and readers have acknowledged outputs up to
-        *floor*; the oldest block that is needed. The newest always is."""
+    def trim(self, replay: int, confirmed: Mapping[str, int]) -> int:
+        """Let go what is not needed if replay begins after *replay* events and outputs up to *confirmed* need not be
+        kept; the oldest block that is needed. The newest always is."""
         rows = self._rows
         while len(rows) > 1:
             row = rows[0]
             if row.events > replay or self._newest_in(row) is not None:
                 break
-            if any(number > floor.get(stream, 0) for stream, number in row.outputs.items()):
+            if any(number > confirmed.get(stream, 0) for stream, number in row.outputs.items()):
                 break
             rows.popleft()
             self.records -= len(row.keys)

@@ -60,7 +60,7 @@ class Image:
         self._let_go(block)
 
     def _let_go(self, block: Block) -> None:
-        self.extent.trim(block.replay.events, block.floor)
+        self.extent.trim(block.replay.events, block.confirmed)
         while self._spoken[0].number < block.oldest:
             self._spoken.popleft()
         if self.closed:

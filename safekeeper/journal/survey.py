@@ -67,7 +67,7 @@ def status(store: Backend, name: str) -> JournalStatus | None:
     if last is None or holder is None:
         return None
     replay = image.at.events - image.replay.events
-    emitted = sum(number - last.floor.get(stream, 0) for stream, number in last.numbers.items())
+    emitted = sum(number - last.confirmed.get(stream, 0) for stream, number in last.numbers.items())
     return JournalStatus(
         name=name,
         owner=f"process {holder.about.get('pid', '?')} on {holder.about.get('host', '?')}",

@@ -317,7 +317,7 @@ class Core:
         at = Moment(self.events, self.positions.copy())
         self._moments.append(at)
         replay = self._replay_from()
-        floor = {stream: some.confirmed for stream, some in self.streams.items()}
+        confirmed = {stream: some.confirmed for stream, some in self.streams.items()}
         return Block(
             at,
             replay,
@@ -327,8 +327,9 @@ class Core:
             values,
             out,
             {stream: some.number for stream, some in self.streams.items()},
-            floor,
-            self._extent.trim(replay.events, floor),
+            confirmed,
+            {stream: some.acknowledged for stream, some in self.streams.items()},
+            self._extent.trim(replay.events, confirmed),
             self.live,
             self._serializer,
             (self.load_rate, self.replay_rate),
@@ -444,7 +445,8 @@ class Core:
         self.events, self.positions = image.replay.events, dict(image.replay.positions)
         for stream in image.last.numbers:
             emitted = self.streams[stream]
-            emitted.confirmed = emitted.released = image.last.floor.get(stream, 0)
+            emitted.confirmed = emitted.released = image.last.confirmed.get(stream, 0)
+            emitted.acknowledged = image.last.floor.get(stream, 0)
         for stream, outputs in image.outputs():
             emitted = self.streams[stream]
             if outputs.last > emitted.confirmed:

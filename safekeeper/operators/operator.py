@@ -182,7 +182,8 @@ class Operator:
 
     def _open_outlet(self, stack: ExitStack, name: str, outlet: str | Outlet) -> Outlet:
         if isinstance(outlet, str):
-            outlet = open_outlet(outlet, readers=self._readers.get(name, ()))
+            floor = self._core.streams[name].acknowledged
+            outlet = open_outlet(outlet, readers=self._readers.get(name, ()), floor=floor)
             stack.callback(outlet.close)
         emitted = self._core.streams[name].number
         if outlet.last > emitted and self._release == "durable":

@@ -14,13 +14,17 @@ class Emitted:
     One thread emits and takes, another one releases and confirms.
     """
 
-    __slots__ = ("_held", "bodies", "confirmed", "events", "keys", "nbytes", "number", "released", "taken")
+    __slots__ = (
+        *("_held", "acknowledged", "bodies", "confirmed", "events", "keys", "nbytes", "number", "released", "taken"),
+    )
 
     def __init__(self) -> None:
         self.number = 0
         """The number of the last output of a block."""
         self.confirmed = 0
         """Up to here the stream has them, or all readers have acknowledged them: they need not be kept."""
+        self.acknowledged = 0
+        """Up to here all readers have acknowledged them."""
         self.released = 0
         """Up to here they were given to whoever sends them."""
         self.events: list[int] = []

@@ -159,5 +159,7 @@ class Pump:
                 acknowledged = outlet.acknowledged()
             except Unavailable:
                 continue
-            if not outlet.retains:
-                self._core.confirm(stream, min(acknowledged.values(), default=self._core.streams[stream].released))
+            emitted = self._core.streams[stream]
+            emitted.acknowledged = max(min(acknowledged.values(), default=0), emitted.acknowledged)
+            if not outlet.retains:  # without readers nobody is waited for
+                self._core.confirm(stream, emitted.acknowledged if acknowledged else emitted.released)
