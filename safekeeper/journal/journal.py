@@ -150,6 +150,14 @@ class Journal:
             raise failure.with_traceback(None)
         return self.acknowledged
 
+    def check(self) -> None:
+        """Raise `Conflict` if another has taken the journal, `Unavailable` if the store does not say."""
+        self._owned()
+        assert self._guard is not None
+        self._guard.check()
+        if self._guard.lost is not None:
+            raise self._guard.lost.with_traceback(None)
+
     def _forget_below(self, oldest: int) -> None:
         with self._lock:
             numbers = [number for number in self._appended if number < oldest]

@@ -21,13 +21,17 @@ Release: TypeAlias = Literal["durable", "at-once"]
 Recovery: TypeAlias = Literal["gap", "divergent", "precise"]
 
 
-def guarantee(kind: Kind, release: Release, *, fuzzy: bool, survives: Survives) -> tuple[Recovery, str]:
+def guarantee(
+    kind: Kind, release: Release, *, fuzzy: bool, survives: Survives, inputs: int = 1
+) -> tuple[Recovery, str]:
     """What recovery this combination gives, and why or what to change."""
     for value, known in ((kind, Kind), (release, Release)):
         if value not in get_args(known):
             raise ValueError(f"{value!r} is not one of {', '.join(get_args(known))}")
     if not survives & Survives.PROCESS:
         return "gap", "the store does not survive a killed process: take one that does, such as log:"
+    if release == "at-once" and inputs > 1:
+        return "divergent", 'outputs leave before the order of the inputs is stored: take release="durable"'
     if kind != "arbitrary":
         return "precise", "what is done again is done as before, and readers drop what they have"
     if release == "at-once":

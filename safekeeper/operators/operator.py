@@ -32,7 +32,7 @@ from types import TracebackType
 from typing import Literal, Self, TypeAlias, cast
 
 from safekeeper.backend import Backend
-from safekeeper.errors import BadState, Closed, SafekeeperError, Unavailable
+from safekeeper.errors import BadState, Closed, Conflict, SafekeeperError, Unavailable
 from safekeeper.journal import Journal, Moment
 from safekeeper.keeper import SafeKeeper
 from safekeeper.keeper.lanes import Bounds
@@ -121,8 +121,10 @@ class Operator:
         self._serializer = serializer_named(serializer) if isinstance(serializer, str) else serializer
         self._linger, self._hold, self._undo = linger, hold, undo
         self._on_error, self._about = on_error, dict(about or {})
-        self.guarantee: Recovery = "gap"
+        self.guarantee: Recovery | None = None
         """What recovery this operator gets; known when it is entered."""
+        self._sources = 0
+        self._last_source = ""
         self._core = Core(self._capture, self._serializer, self._outputs, linger=linger, undo=undo)
         self.part = self._core.part
         self.emit = self._core.emit
@@ -157,7 +159,8 @@ class Operator:
         keeper = self._store
         if not isinstance(keeper, SafeKeeper):
             keeper = stack.enter_context(SafeKeeper(keeper, serializer=None))
-        self._check_guarantee(keeper.backend)
+        self._backend = keeper.backend
+        self._check_guarantee(self._backend)
         self._journal = Journal(keeper, self.name, on_news=self._wake_pump)
         begun = time.monotonic()
         image = self._journal.own(**self._about)
@@ -173,12 +176,17 @@ class Operator:
         self._pump.start()
 
     def _check_guarantee(self, store: Backend) -> None:
+        before = self.guarantee
         self.guarantee, reason = guarantee(
-            self._kind, self._release, fuzzy=self._capture.fuzzy, survives=store.survives
+            *(self._kind, self._release),
+            fuzzy=self._capture.fuzzy,
+            survives=store.survives,
+            inputs=max(len(self._inputs), self._sources),
         )
         if self._want == "precise" and self.guarantee != "precise":
             raise ValueError(f"{self.name} cannot recover precisely, but {self.guarantee}: {reason}")
-        log_safely(_log.info, "%s recovers: %s (%s)", self.name, self.guarantee, reason)
+        if self.guarantee != before:
+            log_safely(_log.info, "%s recovers: %s (%s)", self.name, self.guarantee, reason)
 
     def _open_outlet(self, stack: ExitStack, name: str, outlet: str | Outlet) -> Outlet:
         if isinstance(outlet, str):
@@ -187,6 +195,7 @@ class Operator:
             stack.callback(outlet.close)
         emitted = self._core.streams[name].number
         if outlet.last > emitted and self._release == "durable":
+            self._journal.check()  # whoever has taken it since has sent more
             raise BadState(
                 f"output {name} has {outlet.last} elements, the journal of {self.name} knows of {emitted}: somebody"
                 " else sends to it, or the journal is another one; give the operator a stream of its own"
@@ -295,11 +304,20 @@ class Operator:
         It waits while too many outputs are held. Raise `ValueError` if the position was taken already, or if, in a
         replay, another input has to come first (`expects`).
         """
-        if source in self._inputs:
-            raise ValueError(f"{source} is among inputs=, its events come by iteration")
+        if source != self._last_source:
+            self._meet(source)
         event = self._event if not self._begun else Event(self)
         event.source, event.position, event.key, event.body = source, position, key, body
         return event
+
+    def _meet(self, source: str) -> None:
+        """An event of another input than before."""
+        if source in self._inputs:
+            raise ValueError(f"{source} is among inputs=, its events come by iteration")
+        self._last_source = source
+        if self._state == "open" and source not in self._core.positions:
+            self._sources = len(self._core.positions) + 1
+            self._check_guarantee(self._backend)
 
     def _enter(self, event: Event) -> None:
         if self._begun and self._event_thread == get_ident():
@@ -440,7 +458,8 @@ class Operator:
         found = self._feed.take(None if replay is None else replay.expects)
         if found is None:
             if self._feed.failure is not None:
-                raise self._feed.failure.with_traceback(None)
+                self.fail(self._feed.failure)
+                self._check_failure()
             return None
         self._source, batch = found
         self._elements = iter(batch)
@@ -503,7 +522,14 @@ class Operator:
         self._ring()
 
     def fail(self, error: BaseException) -> None:
-        """Stop: nothing more is taken or acknowledged; for the pump."""
+        """Stop because of *error*, which came from a stream or the journal: nothing more is taken or acknowledged.
+
+        If another has taken the journal, that is why: a stream goes on without us."""
+        with suppress(Unavailable, Closed):
+            try:
+                self._journal.check()
+            except Conflict as conflict:
+                error = conflict
         self._fail(error)
 
     def _check_failure(self) -> None:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from threading import Event as Signal
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ _log = logging.getLogger("safekeeper")
 
 _ASK_READERS = 0.1  # seconds between questions how far readers have come, where that is waited for
 _ASK_RARELY = 1.0  # where it is only to trim
+_CHECK = 5.0  # seconds after which an operator without events looks whether it still owns its journal
 _BACKOFF = Backoff(first=0.01, most=1.0)
 
 
@@ -35,14 +37,16 @@ class Pump:
         self._operator, self._core, self._journal, self._outlets = operator, core, journal, outlets
         self._signal = Signal()
         self._stopping = False
-        self._at_once: deque[tuple[str, Outputs]] = deque()
+        self._at_once: deque[tuple[str, Outputs]] = deque()  # to be sent before all others
         self._acknowledged = journal.acknowledged
         self._asked = 0.0
+        self._checked = time.monotonic()
         self._working = True
         self._thread = Thread(target=self._run, name=f"safekeeper-operator-{operator.name}", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin, with what was not confirmed before the recovery: nothing new may overtake it."""
+        self._at_once.extend(self._core.release(0))
         self._thread.start()
 
     def stop(self) -> None:
@@ -84,7 +88,6 @@ class Pump:
 
     def _run(self) -> None:
         try:
-            self._send_released(0)  # what was not confirmed before the recovery
             while not self._stopping:
                 self._working = True
                 self._signal.clear()
@@ -112,8 +115,17 @@ class Pump:
             self._send_released(number)
             self._acknowledged = number
             self._operator.acknowledged(number)
+            self._checked = time.monotonic()
         self._operator.append_if_idle()
         self._ask_readers()
+        self._check_owner()
+
+    def _check_owner(self) -> None:
+        """Learn that another has taken the journal, also where nothing is appended that would tell."""
+        if time.monotonic() - self._checked >= _CHECK:
+            self._checked = time.monotonic()
+            with suppress(Unavailable):
+                self._journal.check()
 
     def _send_released(self, number: int) -> None:
         for stream, outputs in self._core.release(number):

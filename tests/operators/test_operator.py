@@ -394,6 +394,13 @@ class TestOwning:
             first.flush()
         assert out.bodies == [b"a 1", b"a 2"]
 
+    def test_one_that_has_no_events_learns_that_it_was_replaced(self, store, monkeypatch):
+        monkeypatch.setattr("safekeeper.operators.pump._CHECK", 0.01)
+        words = MemoryStream()
+        with pytest.raises(Conflict), Operator("c", store, inputs={"words": words.inlet}) as first:
+            with Operator("c", store, inputs={"words": words.inlet}):
+                next(first)
+
     def test_precise_or_not(self, store, tmp_path):
         def asked(url, **settings):
             with Operator("c", url, want="precise", **settings) as operator:
@@ -409,6 +416,17 @@ class TestOwning:
             asked(log, release="at-once")
         with pytest.raises(ValueError, match=r"divergent: .* take capture=Every"):
             asked(log, capture=Eventual())
+        two = {name: MemoryStream().inlet for name in "ab"}
+        with pytest.raises(ValueError, match="before the order of the inputs is stored"):
+            asked(log, release="at-once", kind="deterministic", inputs=two)
+
+    def test_a_second_input_of_the_authors_own_may_be_one_too_many(self, tmp_path):
+        settings = {"release": "at-once", "kind": "deterministic", "want": "precise"}
+        with Operator("c", f"log://{tmp_path}/store", **settings) as operator:
+            with operator.event("one", 1):
+                pass
+            with pytest.raises(ValueError, match="before the order of the inputs is stored"):
+                operator.event("two", 1)
 
     def test_another_serializer_is_named(self, store):
         with Operator("c", store) as operator, operator.event("words", 1) as event:
