@@ -55,6 +55,8 @@ class Core:
         """The position of the last event of each input."""
         self.unsaved = 0
         self.load_rate, self.replay_rate = _LOAD_RATE, _REPLAY_RATE
+        self.opening = 0.0
+        """How many seconds it took to open everything, besides loading."""
         self.replay: EventReplay | None = None
         """While events are replayed after a recovery."""
         self._capture, self._fuzzy = capture, capture.fuzzy

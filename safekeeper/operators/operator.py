@@ -57,6 +57,7 @@ OnDurable: TypeAlias = Callable[[Mapping[str, Position]], object]
 
 _HOLD = Bounds(100_000)
 _IN_FLIGHT = 2  # blocks; while they are under way the next one grows
+_MEASURABLE = 10_000  # records, from which on loading says how quick it is
 _LOOK = 1.0  # seconds until somebody who waits looks again, whatever was missed
 
 
@@ -150,12 +151,15 @@ class Operator:
         if self._state != "new":
             raise Closed("an operator is entered once: make another one, it goes on from the journal")
         self._state = "open"
+        begun = time.monotonic()
         with ExitStack() as stack:
-            self._open(stack)
+            loading = self._open(stack)
             self._stack = stack.pop_all()
+        self._core.opening = time.monotonic() - begun - loading
         return self
 
-    def _open(self, stack: ExitStack) -> None:
+    def _open(self, stack: ExitStack) -> float:
+        """Take the journal, recover, and open everything; how many seconds it took to load the journal."""
         keeper = self._store
         if not isinstance(keeper, SafeKeeper):
             keeper = stack.enter_context(SafeKeeper(keeper, serializer=None))
@@ -166,14 +170,16 @@ class Operator:
         image = self._journal.own(**self._about)
         stack.callback(self._journal.release)
         self._core.restore(image)
-        if (records := image.extent.records) > 10_000:
-            self._core.load_rate = records / max(time.monotonic() - begun, 1e-6)
+        loading = time.monotonic() - begun
+        if (records := image.extent.records) > _MEASURABLE:
+            self._core.load_rate = records / loading
         if self._core.replay is not None:
             _log.info("%s replays %d events", self.name, image.at.events - image.replay.events)
         outlets = {name: self._open_outlet(stack, name, outlet) for name, outlet in self._outputs.items()}
         self._pump = Pump(self, self._core, self._journal, outlets)
         self._open_inputs(stack)
         self._pump.start()
+        return loading
 
     def _check_guarantee(self, store: Backend) -> None:
         before = self.guarantee
@@ -294,7 +300,7 @@ class Operator:
     def expected_recovery(self) -> float:
         """How many seconds a recovery would take now, by the rates that were measured here."""
         core = self._core
-        return core.records / core.load_rate + core.replayed / core.replay_rate
+        return core.opening + core.records / core.load_rate + core.replayed / core.replay_rate
 
     # Events by the author's own loop
 

@@ -72,6 +72,10 @@ class CaptureView(Protocol):
     def replay_rate(self) -> float:
         """How many events are replayed in a second."""
 
+    @property
+    def opening(self) -> float:
+        """How many seconds recovery takes besides: until the store and the streams are open."""
+
     def oldest_record(self) -> bytes | None:
         """The part whose newest record is the oldest, if that is not in the block that is being captured."""
 

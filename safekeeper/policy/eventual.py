@@ -73,7 +73,7 @@ class Eventual:
                 key = view.oldest_change()
             return key
         load, replay = view.records / view.load_rate, view.replayed / view.replay_rate
-        if load + replay <= self._within * _MARGIN:
+        if view.opening + load + replay <= self._within * _MARGIN:
             return None
         least = view.live / view.load_rate  # what loading takes however much is recorded
         if replay >= load - least:

@@ -20,3 +20,11 @@ def test_an_operator_is_compared_with_a_bare_loop():
 
 def test_its_profile_is_shown():
     assert "core.py" in run("operator_cost", "--quick", "--events", "500", "--profile")
+
+
+def test_continuous_eventual_checkpoints_are_compared_with_a_model():
+    said = run("eventual_checkpoints", "--quick", "--items", "50")
+    for what in ("none", "q 8", "u 10 x items"):
+        assert f": {what}: extent and replay within 10 % of the model" in said
+    assert said.count("10 ms in every ") == 4
+    assert said.count("recover_within=") == 3

@@ -1,0 +1,298 @@
+"""Continuous eventual checkpoints, as their paper measured them: what recovery loads and replays, and the price of it.
+
+    python -m safekeeper.bench.studies.eventual_checkpoints [--quick] [--items 100000] [--only extent]
+
+An operator averages count windows of ten tuples of 100 bytes for each item; an item is drawn for each event. Opened and
+closed windows are recorded with every block. The **extent** is how many records recovery loads, the **replay** how many
+bytes of tuples it takes again. A model of a page says what they should be for as many further records as were made.
+
+    extent    the extent and the replay with q = 1, 2, 4, 8 records for each open window, and by u; loading them
+    response  processor time of the events with 10 ms for further records in every 25, 50, 100 or 250, beside none
+    within    recover_within = 1, 2, 5 seconds (scaled down with the items): what recovery takes after a kill
+
+Times are of the processor where only that can be compared on a busy machine; the text says where.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import safekeeper
+from safekeeper.bench.harness.goals import Goal
+from safekeeper.journal import Follow
+from safekeeper.operators import Operator
+from safekeeper.policy import Capture, Eventual
+from safekeeper.streams import StreamElement
+
+_WINDOW = 10
+_TUPLE = bytes(100)
+_STEADY = 30  # events for each item until the oldest open window is as old as it gets
+_KEYS: list[bytes] = []
+
+
+class NoOutlet:
+    """Takes everything."""
+
+    retains = True
+    last = 0
+
+    def send(self, elements: Sequence[StreamElement]) -> None:
+        """As `Outlet.send`."""
+        self.last = int(elements[-1].number)  # type: ignore[arg-type]
+
+    def acknowledged(self) -> dict[str, int]:
+        """As `Outlet.acknowledged`."""
+        return {}
+
+    def close(self) -> None:
+        """As `Outlet.close`."""
+
+
+class NoChecks(Eventual):
+    """Only what was opened and closed is recorded."""
+
+    def __init__(self) -> None:
+        super().__init__(q=float("inf"))
+
+
+def items_of(count: int, items: int, seed: int = 1) -> list[int]:
+    """Which item each event is of."""
+    random = Random(seed)  # noqa: S311
+    if len(_KEYS) < items:
+        _KEYS[:] = [b"item %08d" % number for number in range(items)]
+    return [random.randrange(items) for _ in range(count)]
+
+
+def take(operator: Operator, drawn: Sequence[int], first: int) -> None:
+    """Let *operator* take events, whose positions begin with *first*."""
+    for position, item in enumerate(drawn, first):
+        with operator.event("tuples", position) as event:
+            part = event.part(_KEYS[item], list)
+            state = part.state
+            state.append(len(_TUPLE))
+            if len(state) == _WINDOW:
+                event.emit("averages", b"%d" % (sum(state) // _WINDOW))
+                part.close()
+
+
+def operator_on(url: str, capture: Capture) -> Operator:
+    """The operator of this study."""
+    return Operator("cec", url, outputs={"averages": NoOutlet()}, capture=capture, kind="deterministic")
+
+
+def abandon(operator: Operator) -> None:
+    """Let it end as if it had been killed: what is not in the journal is lost."""
+    operator._pump.stop()
+    operator._state = "closed"
+    operator._stack.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What recovery would have to do."""
+
+    extent: int
+    replay: int
+    """Events."""
+    open: int
+
+
+class Model:
+    """The paper's structures, and nothing else: windows open and close, and *checks* more records are made an event, of
+    the oldest record while there are more than *q* for each open window, else of the oldest change while more than *u*
+    events would be replayed."""
+
+    def __init__(self, q: float | None, u: int | None, checks: float) -> None:
+        self.q, self.u, self.checks = q, u, checks
+        self.counts: dict[int, int] = {}
+        self.records = 0
+        self.recorded: OrderedDict[int, int] = OrderedDict()  # the number of the newest record, the oldest first
+        self.changed: OrderedDict[int, int] = OrderedDict()  # the first event that is in no record
+        self.events = 0
+        self.credit = 0.0
+
+    def take(self, item: int) -> None:
+        """An event of *item*."""
+        self.events += 1
+        count = self.counts[item] = self.counts.get(item, 0) + 1
+        if count == 1:
+            self.record(item)
+        elif count == _WINDOW:
+            del self.counts[item], self.recorded[item]
+            self.changed.pop(item, None)
+            self.records += 1
+        else:
+            self.changed.setdefault(item, self.events)
+        self.credit = min(self.credit + self.checks, 1_000.0)
+        while self.credit >= 1 and (oldest := self.choose()) is not None:
+            self.record(oldest)
+            self.credit -= 1
+
+    def choose(self) -> int | None:
+        """Which item to record now."""
+        if self.q is not None and self.extent > self.q * len(self.counts):
+            return next(iter(self.recorded))
+        return next(iter(self.changed), None) if self.u is not None and self.replay > self.u else None
+
+    def record(self, item: int) -> None:
+        """Make a record."""
+        self.records += 1
+        self.recorded[item] = self.records
+        self.recorded.move_to_end(item)
+        self.changed.pop(item, None)
+
+    @property
+    def extent(self) -> int:
+        """The records from the oldest that is needed."""
+        return self.records - next(iter(self.recorded.values()), self.records) + 1
+
+    @property
+    def replay(self) -> int:
+        """The events from the oldest that is in no record."""
+        return self.events - next(iter(self.changed.values()), self.events + 1) + 1
+
+
+def modelled(drawn: Sequence[int], q: float | None, u: int | None, checks: float) -> Outcome:
+    """What the model says."""
+    model = Model(q, u, checks)
+    for item in drawn:
+        model.take(item)
+    return Outcome(model.extent, model.replay, len(model.counts))
+
+
+def extents(folder: Path, items: int) -> Iterator[Goal]:
+    """Extent and replay by q and by u, beside the model; and how long loading takes."""
+    drawn = items_of(items * _STEADY, items)
+    loading: list[tuple[int, float]] = []
+    gchecks = {}
+    settings: list[tuple[str, float | None, int | None]] = [("none", None, None)]
+    settings += [(f"q {q}", float(q), None) for q in (1, 2, 4, 8)]
+    settings += [(f"u {u} x items", None, int(u * items)) for u in (1.25, 2.5, 5, 10)]
+    print(f"{items:,} items, {len(drawn):,} events; model in brackets; loading in seconds of the processor")
+    for name, q, u in settings:
+        policy = NoChecks() if q is u is None else Eventual(q, u, budget=0.005, period=0.1)
+        url = f"log://{folder}/{name.replace(' ', '-')}"
+        with safekeeper.open(url) as store:
+            operator = operator_on(url, policy)
+            operator.__enter__()
+            take(operator, drawn, 1)
+            core = operator._core
+            found = Outcome(core.records, core.replayed, core.live)
+            abandon(operator)
+            seconds = load_seconds(url, store)
+        checks = gchecks[name] = policy.recorded / len(drawn)
+        model = modelled(drawn, q, u, checks)
+        loading.append((found.extent, seconds))
+        megabytes = [outcome.replay * len(_TUPLE) / 1e6 for outcome in (found, model)]
+        print(
+            f"  {name:12} open {found.open:,} ({model.open:,}), extent {found.extent:,} ({model.extent:,}), replay"
+            f" {megabytes[0]:.1f} MB ({megabytes[1]:.1f}), {checks:.3f} further records an event, load {seconds:.3f} s"
+        )
+        off = max(_off(found.extent, model.extent), _off(found.replay, model.replay))
+        yield Goal(f"{name}: extent and replay within 10 % of the model: {off:.1%} off", off <= 0.1)
+    ratio = gchecks["q 4"] / max(gchecks["q 1"], 1e-9)
+    yield Goal(f"further records with q 4 at most 0.05 of those with q 1: {ratio:.3f}", ratio <= 0.05)
+    line = statistics.correlation([x for x, _ in loading], [y for _, y in loading]) ** 2
+    yield Goal(f"loading is linear in the extent, r2 above 0.95: {line:.3f}", line > 0.95)
+    most, seconds = max(loading)
+    scaled = seconds * 500_000 / most
+    text = f"500,000 records load in 3 s (the paper: 27): {scaled:.2f} s of the processor, from {most:,}"
+    yield Goal(text, scaled <= 3)
+
+
+def load_seconds(url: str, store: safekeeper.Backend) -> float:
+    """What loading the journal takes, in processor time."""
+    taken = []
+    for _ in range(3):
+        begun = time.process_time()
+        Follow(store, "cec").poll()
+        taken.append(time.process_time() - begun)
+    return min(taken)
+
+
+def _off(found: int, expected: int) -> float:
+    return abs(found - expected) / max(expected, 1)
+
+
+def responses(folder: Path, items: int, rounds: int) -> Iterator[Goal]:
+    """How much longer events take with further records, in processor time of the thread that takes them."""
+    drawn = items_of(items * 10, items)
+    periods = (0.025, 0.05, 0.1, 0.25)
+    spent: dict[float, list[float]] = {0.0: [], **{period: [] for period in periods}}
+    for number in range(rounds):
+        for period in spent:
+            policy = Eventual(q=1.0, budget=0.01, period=period) if period else NoChecks()
+            operator = operator_on(f"log://{folder}/response-{number}-{period}", policy)
+            operator.__enter__()
+            begun = time.thread_time()
+            take(operator, drawn, 1)
+            spent[period].append(time.thread_time() - begun)
+            abandon(operator)
+    for period in periods:
+        ratio = statistics.median(a / b for a, b in zip(spent[period], spent[0.0], strict=True))
+        limit = 1.1 / (1 - 0.01 / period)
+        yield Goal(f"10 ms in every {1e3 * period:.0f}: {ratio:.2f} of none, at most {limit:.2f}", ratio <= limit)
+
+
+def recoveries(folder: Path, items: int, kills: int) -> Iterator[Goal]:
+    """What recovery takes with `recover_within`. Events are replayed from memory."""
+    scale = items / 100_000
+    for asked in (1.0, 2.0, 5.0):
+        within = asked * scale
+        taken = []
+        url = f"log://{folder}/within-{asked}"
+        drawn = items_of(items * (15 + 5 * kills), items)
+        at = items * 15
+        with operator_on(url, Eventual(recover_within=within)) as operator:
+            take(operator, drawn[:at], 1)
+            abandon(operator)
+        for _ in range(kills):
+            begun = time.process_time()
+            operator = operator_on(url, Eventual(recover_within=within))
+            operator.__enter__()
+            done = operator._core.replay
+            first = int(operator.positions.get("tuples", 0))  # type: ignore[arg-type]
+            end = first if done is None else done._end.events
+            take(operator, drawn[first:end], first + 1)
+            taken.append(time.process_time() - begun)
+            at += items * 5
+            take(operator, drawn[end:at], end + 1)
+            abandon(operator)
+        worst = max(taken)
+        text = f"recover_within={within:g}: {statistics.median(taken):.3f} s of the processor, at most {worst:.3f}"
+        yield Goal(f"{text}; 1.2 times that are allowed", worst <= 1.2 * within)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer items and rounds")
+    parser.add_argument("--items", type=int)
+    parser.add_argument("--only", default="", help="extent, response or within")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--folder", type=Path, help="where to write; on the disk that is to be measured")
+    options = parser.parse_args()
+    items = options.items or (300 if options.quick else 100_000)
+    rounds = options.rounds or (1 if options.quick else 5)
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+        for part, goals in (
+            ("extent", extents(folder, items)),
+            ("response", responses(folder, items, rounds)),
+            ("within", recoveries(folder, items, rounds)),
+        ):
+            if options.only in part:
+                for goal in goals:
+                    print(goal, flush=True)
+
+
+if __name__ == "__main__":
+    main()
