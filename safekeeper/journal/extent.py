@@ -34,6 +34,7 @@ class JournalExtent:
         self.recorded: dict[bytes, int] = {}
         """The block with the newest record of each part that is alive."""
         self._rows: deque[_Row] = deque()
+        self._events: dict[int, int] = {}  # by block, as in the rows
         self._passed = 0  # so many rows, from the first, have no newest record of any part
 
     def add(
@@ -45,6 +46,7 @@ class JournalExtent:
         for key in closed:
             self.recorded.pop(key, None)
         self._rows.append(_Row(number, events, keys, outputs))
+        self._events[number] = events
         self.records += len(keys)
 
     def also(self, key: bytes) -> None:
@@ -71,7 +73,7 @@ class JournalExtent:
 
     def events_at(self, number: int) -> int:
         """How many events had been taken when block *number* was captured; it must be needed still."""
-        return self._rows[number - self._rows[0].number].events
+        return self._events[number]
 
     def trim(self, replay: int, confirmed: Mapping[str, int]) -> int:
         """Let go what is not needed if replay begins after *replay* events and outputs up to *confirmed* need not be
@@ -84,6 +86,7 @@ class JournalExtent:
             if any(number > confirmed.get(stream, 0) for stream, number in row.outputs.items()):
                 break
             rows.popleft()
+            del self._events[row.number]
             self.records -= len(row.keys)
             self._passed = max(self._passed - 1, 0)
         return self.oldest

@@ -189,7 +189,8 @@ class Journal:
         if guard is not None:
             guard.end()
             if guard.lost is None:
-                guard.claim.release()
+                with suppress(Unavailable):  # it is a hint
+                    guard.claim.release()
 
     def _owned(self) -> claims.Claim:
         if self._guard is None:

@@ -88,7 +88,7 @@ class Core:
         if last is not None and position <= last:  # type: ignore[operator]
             raise ValueError(f"{source} is at {last}, {position} was taken already: go on after `positions`")
         if self.replay is not None:
-            self.replay.begin(source)
+            self.replay.begin(source, position)
         self._event, self._source, self._position = self.events + 1, source, position
 
     def part(self, key: bytes, new: Callable[[], Any] = dict) -> Part:
@@ -143,7 +143,7 @@ class Core:
         if not self._event:
             raise RuntimeError("parts are closed inside an event: `with operator.event(...)`")
         if self.replay is not None:
-            self.replay.close(part.key, self._where())
+            self.replay.close(part.key)
             return
         if self._parts.get(part.key) is not part:
             return  # closed before, by this event
@@ -460,12 +460,12 @@ class Core:
 
     def _replayed_part(self, key: bytes, new: Callable[[], Any]) -> Part:
         assert self.replay is not None
-        if self.replay.covers(key, self._event, self._where()):
+        if self.replay.covers(key, self._event):
             state = self._load(key, self._cold[key]) if key in self._cold else new()
             return Part(self, key, state, opened=False)  # thrown away: the record has this event already
         return self._touch(self._parts.get(key) or self._bring(key, new))
 
     def _end_of_replayed(self) -> None:
         assert self.replay is not None
-        if self.replay.commit(self._event, self._where(), self._source, self._position):
+        if self.replay.commit(self._event):
             self.replay = None

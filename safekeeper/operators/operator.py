@@ -58,6 +58,8 @@ OnDurable: TypeAlias = Callable[[Mapping[str, Position]], object]
 _HOLD = Bounds(100_000)
 _IN_FLIGHT = 2  # blocks; while they are under way the next one grows
 _MEASURABLE = 10_000  # records, from which on loading says how quick it is
+_REMEMBERED = 0.99  # of what was measured until the last block
+_REPLAY_COST = 2.0  # to replay an event takes about so much more than to take it
 _LOOK = 1.0  # seconds until somebody who waits looks again, whatever was missed
 
 
@@ -144,6 +146,7 @@ class Operator:
         self._left: dict[str, Iterator[StreamElement]] = {}
         self._source = ""
         self._measured = (0, 0.0, 0)  # thread, its processor time and the events then
+        self._taken = (0.0, 0.0)  # events and their processor time, the last ones counting most
 
     # Opening and closing
 
@@ -210,15 +213,12 @@ class Operator:
 
     def _open_inputs(self, stack: ExitStack) -> None:
         inlets: dict[str, Inlet] = {}
-        self._feed = Feed(inlets, self._ring)
-        stack.callback(lambda: self._feed.close())
         for name, inlet in self._inputs.items():
             after = self._core.positions.get(name)
-            if isinstance(inlet, str):
-                inlets[name] = open_inlet(inlet, reader=self.name, after=after)
-            else:
-                inlets[name] = inlet(after)
+            inlets[name] = open_inlet(inlet, reader=self.name, after=after) if isinstance(inlet, str) else inlet(after)
+            stack.callback(inlets[name].close)
         self._feed = Feed(inlets, self._ring)
+        stack.callback(self._feed.close)
         self._feed.start()
 
     def __exit__(
@@ -461,6 +461,8 @@ class Operator:
             self._source, self._elements = self._left.popitem()
             if (element := next(self._elements, None)) is not None:
                 return element
+        if replay is not None and replay.expects not in self._inputs:
+            raise BadState(f"the journal goes on with an event of {replay.expects!r}: give it among inputs=")
         found = self._feed.take(None if replay is None else replay.expects)
         if found is None:
             if self._feed.failure is not None:
@@ -517,9 +519,13 @@ class Operator:
         thread, spent, events = get_ident(), time.thread_time(), self._core.events
         last_thread, last_spent, last_events = self._measured
         self._measured = (thread, spent, events)
-        if thread == last_thread and events - last_events >= 10 and spent > last_spent:
-            rate = (events - last_events) / (spent - last_spent)
-            self._core.replay_rate += 0.1 * (rate - self._core.replay_rate)
+        if thread == last_thread:
+            self._taken = (
+                _REMEMBERED * self._taken[0] + events - last_events,
+                _REMEMBERED * self._taken[1] + spent - last_spent,
+            )
+            if self._taken[1] > 0 and self._taken[0] >= 1:
+                self._core.replay_rate = self._taken[0] / self._taken[1] / _REPLAY_COST
 
     # Failures and waiting
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import cast
 
 from safekeeper.errors import Diverged
 from safekeeper.journal.image import Image
@@ -23,16 +24,22 @@ class EventReplay:
         self._now: list[tuple[str, bytes, bytes]] = []
         self._parts: list[bytes] = []
         self._ignored = False
+        self._source, self._position = "", cast("Position", 0)
+
+    @property
+    def _where(self) -> str:
+        return f"event {self._position} of {self._source}"
 
     @property
     def expects(self) -> str:
         """The input that comes next."""
         return self._runs[0][0]
 
-    def begin(self, source: str) -> None:
+    def begin(self, source: str, position: Position) -> None:
         """An event of *source* begins. Raise `ValueError` if another input comes next."""
         if source != self.expects:
             raise ValueError(f"an event of {source} is replayed, but {self.expects} came next: take `expects` first")
+        self._source, self._position = source, position
         self.drop()
 
     def drop(self) -> None:
@@ -43,12 +50,12 @@ class EventReplay:
         """The event will come again."""
         self.drop()
 
-    def covers(self, key: bytes, event: int, where: str) -> bool:
+    def covers(self, key: bytes, event: int) -> bool:
         """Whether the newest record of *key* has what *event* did to it, so that it is to be ignored."""
         self._parts.append(key)
         covered = self._image.recorded_at(key)
         if not covered:
-            raise Diverged(f"event {where} opens part {key!r:.80} when it is replayed, which it did not before")
+            raise Diverged(f"{self._where} opens part {key!r:.80} when it is replayed, which it did not before")
         if covered >= event:
             self._ignored = True
             return True
@@ -58,19 +65,19 @@ class EventReplay:
         """The event would emit this."""
         self._now.append((stream, key, body))
 
-    def close(self, key: bytes, where: str) -> None:
+    def close(self, key: bytes) -> None:
         """The event would close this part."""
         if not self._ignored:
-            raise Diverged(f"event {where} closes part {key!r:.80} when it is replayed, which it did not before")
+            raise Diverged(f"{self._where} closes part {key!r:.80} when it is replayed, which it did not before")
 
-    def commit(self, event: int, where: str, source: str, position: Position) -> bool:
+    def commit(self, event: int) -> bool:
         """The event is done; whether it was the last one. Raise `Diverged` if it did something else than before."""
         if not self._ignored:
             before = self._emitted.get(event, [])
-            if sorted(before) != sorted(self._now):
+            if (before or self._now) and sorted(before) != sorted(self._now):
                 parts = ", ".join(f"{key!r:.80}" for key in self._parts) or "no part"
                 raise Diverged(
-                    f"event {where}, which touches {parts}, emits {_show(self._now)} when it is replayed; before, it"
+                    f"{self._where}, which touches {parts}, emits {_show(self._now)} when it is replayed; before, it"
                     f" emitted {_show(before)}"
                 )
         input, count = self._runs.popleft()
@@ -78,9 +85,9 @@ class EventReplay:
             self._runs.appendleft((input, count - 1))
         if self._runs:
             return False
-        at = self._end.positions.get(source)
-        if at != position or event != self._end.events:
-            raise Diverged(f"replay ends at {position} of {source}, the journal at {at}: the input has changed")
+        at = self._end.positions.get(self._source)
+        if at != self._position or event != self._end.events:
+            raise Diverged(f"replay ends with {self._where}, the journal at {at}: the input has changed")
         return True
 
 

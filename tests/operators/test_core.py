@@ -180,7 +180,7 @@ def test_without_tombstones_it_would_be_found_out(monkeypatch):
         number = image.extent.recorded.get(key)
         return 0 if number is None else image.extent.events_at(number)
 
-    def covers(replay, key, event, where):  # as the paper has it: what has no record is opened
+    def covers(replay, key, event):  # as the paper has it: what has no record is opened
         covered = recorded_at(replay._image, key)
         replay._ignored = covered >= event
         return replay._ignored
@@ -206,5 +206,5 @@ def test_without_the_order_it_would_be_found_out(monkeypatch):
 def test_comparing_as_the_paper_does_would_be_found_out(monkeypatch):
     """Its "below t_i" takes the last event of a record twice."""
     right = EventReplay.covers
-    monkeypatch.setattr(EventReplay, "covers", lambda replay, key, event, where: right(replay, key, event + 1, where))
+    monkeypatch.setattr(EventReplay, "covers", lambda replay, key, event: right(replay, key, event + 1))
     assert wrong(range(40)) > 10

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from safekeeper import BadState, Bounds, Closed, Conflict, Diverged, Every, SafeKeeper, Unavailable
+from safekeeper import BadState, Bounds, Closed, Conflict, Diverged, Every, Gone, SafeKeeper, Unavailable
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.operators import Operator
 from safekeeper.policy import Eventual
@@ -185,6 +185,31 @@ class TestByIteration:
                     counter.stop()
         assert len(out.bodies) == 2 * len(WORDS)
         assert set(out.bodies) == set(counts(WORDS + WORDS))
+
+    def test_an_input_that_cannot_be_opened_leaves_nothing_behind(self, store):
+        def fail(after):
+            raise Unavailable("away")
+
+        words = MemoryStream(WORDS)
+        before = threading.active_count()
+        with pytest.raises(Unavailable, match="away"):
+            with Operator("counter", store, inputs={"words": words.inlet, "more": fail}):
+                pass
+        until(lambda: threading.active_count() <= before)
+
+    def test_an_input_that_fails_stops_it(self, store):
+        class Failing(MemoryStream):
+            def inlet(self, after):
+                inlet = super().inlet(after)
+                inlet.read = fail
+                return inlet
+
+        def fail(timeout=None):
+            raise Gone("elements 1 to 7 are gone")
+
+        with pytest.raises(Gone, match="input words: elements 1 to 7 are gone"):
+            with self.operator(store, Failing(), MemoryStream()) as counter:
+                next(counter)
 
     def test_the_store_may_be_a_keeper_that_several_share(self, store):
         words, outs = MemoryStream(WORDS), [MemoryStream(), MemoryStream()]
@@ -480,6 +505,42 @@ class TestReplay:
                         part.state["n"] = part.state.get("n", 0) + 1
                         if change != "no output":
                             event.emit("counts", b"else", word)
+
+    def test_two_inputs_are_replayed_in_the_recorded_order(self, store):
+        """By iteration, where the operator takes them in that order by itself."""
+        streams = {name: MemoryStream([b"%s%d" % (name.encode(), at) for at in range(40)]) for name in "ab"}
+        out = MemoryStream()
+
+        def operator(inputs="ab"):
+            inlets = {name: streams[name].inlet for name in inputs}
+            return Operator(
+                "c", store, inputs=inlets, outputs={"out": out}, capture=Fuzzy(), kind="deterministic", hold=Bounds(7)
+            )
+
+        def take(operator, stop):
+            for event in operator:
+                part = operator.part(b"all", list)
+                part.state.append(event.body)
+                operator.emit("out", b" ".join(part.state[-5:]))
+                if operator.events + 1 == stop:
+                    break
+            else:
+                return
+            if stop == 80:
+                operator.stop()
+                take(operator, 0)
+
+        with operator() as first:
+            take(first, 50)
+            self.crash(first)
+        seen = out.bodies
+        with pytest.raises(BadState, match="give it among inputs="), operator("a") as second:
+            take(second, 80)
+        with operator() as third:
+            assert third.expects is not None
+            take(third, 80)
+        assert out.bodies[: len(seen)] == seen
+        assert len(out.bodies) == 80
 
     def test_one_part_an_event(self, store):
         with pytest.raises(RuntimeError, match=r"touches b'a' and b'b': .* capture=Every"):
