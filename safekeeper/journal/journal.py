@@ -53,6 +53,7 @@ class Journal:
         # For what follows: blocks are appended in one thread, stored in another and acknowledged in a third.
         self._lock = Lock()
         self._appended: dict[int, tuple[BlockKey, int]] = {}  # not deleted yet, with the oldest that each needs
+        self._first = 1  # the oldest of them
         self._stored: set[int] = set()
         self._stored_up_to = 0
         self._failure: SafekeeperError | None = None
@@ -73,6 +74,7 @@ class Journal:
         self._rubbish = list(set(listed) - set(chain))
         self._swept = not self._rubbish and next(self._keeper.backend.keys(large.parts_group(self.name)), None) is None
         self._appended = {key.number: (key, 1) for key in chain}
+        self._first = chain[0].number if chain else 1
         self.acknowledged = self._stored_up_to = 0 if self.end is None else self.end.number
         self._stored.clear()
         self._failure = None
@@ -160,8 +162,8 @@ class Journal:
 
     def _forget_below(self, oldest: int) -> None:
         with self._lock:
-            numbers = [number for number in self._appended if number < oldest]
-            keys = [self._appended.pop(number)[0] for number in numbers]
+            numbers, self._first = range(self._first, oldest), max(self._first, oldest)
+            keys = [self._appended.pop(number)[0] for number in numbers if number in self._appended]
         for key in keys:
             self._keeper.forget(self._blocks.id(key))
 

@@ -22,6 +22,7 @@ class ReadBlocks:
 
     def __init__(self, store: Backend, name: str, on_large: Callable[[CheckpointId], object] = lambda id: None) -> None:
         self.store, self.name, self._on_large = store, name, on_large
+        self._newest: dict[BlockKey, bytes] = {}  # read to choose the chain, and needed again at once
 
     def listed(self) -> list[BlockKey]:
         """The keys of all blocks that are there, in any order."""
@@ -31,8 +32,11 @@ class ReadBlocks:
         """Those of *keys* that count, the oldest first."""
 
         def oldest_of(key: BlockKey) -> int | None:
-            value = self.read([key])[0]
-            return None if value is None else Block.decode(value, self.id(key)).oldest
+            (value,) = self.read([key])
+            if value is None:
+                return None
+            self._newest = {key: value}
+            return Block.decode(value, self.id(key)).oldest
 
         try:
             return choose(keys, oldest_of)
@@ -41,11 +45,16 @@ class ReadBlocks:
 
     def read(self, keys: Sequence[BlockKey]) -> list[bytes | None]:
         """The bytes of blocks; None where one is gone."""
-        ids = [self.id(key) for key in keys]
-        return [self._whole(id, value) for id, value in zip(ids, self.store.read(ids), strict=True)]
+        ids = [self.id(key) for key in keys if key not in self._newest]
+        values = iter(self.store.read(ids) if ids else ())
+        return [self._newest.get(key) or self._whole(self.id(key), next(values)) for key in keys]
 
     def read_all(self, keys: Sequence[BlockKey]) -> Iterator[tuple[BlockKey, bytes | None]]:
         """All of *keys* with their bytes, in their order."""
+        yield from self._read_all(keys)
+        self._newest.clear()
+
+    def _read_all(self, keys: Sequence[BlockKey]) -> Iterator[tuple[BlockKey, bytes | None]]:
         pages = self._pages(keys)
         if self.store.scope < Scope.NETWORK:  # nothing to wait for: a thread only costs
             for page in pages:

@@ -179,6 +179,7 @@ class Operator:
         if self._core.replay is not None:
             _log.info("%s replays %d events", self.name, image.at.events - image.replay.events)
         outlets = {name: self._open_outlet(stack, name, outlet) for name, outlet in self._outputs.items()}
+        self._check_outlets(outlets)
         self._pump = Pump(self, self._core, self._journal, outlets)
         self._open_inputs(stack)
         self._pump.start()
@@ -196,6 +197,16 @@ class Operator:
             raise ValueError(f"{self.name} cannot recover precisely, but {self.guarantee}: {reason}")
         if self.guarantee != before:
             log_safely(_log.info, "%s recovers: %s (%s)", self.name, self.guarantee, reason)
+
+    def _check_outlets(self, outlets: Mapping[str, Outlet]) -> None:
+        """What is confirmed when it is sent must be kept by the stream, else nobody would send it again."""
+        for name, outlet in outlets.items():
+            if not outlet.retains and not outlet.acknowledged():
+                self.guarantee = "gap"
+                text = f"output {name} does not keep what it has, and nobody is waited for: name its readers="
+                if self._want == "precise":
+                    raise ValueError(f"{self.name} cannot recover precisely, but gap: {text}")
+                log_safely(_log.info, "%s recovers: gap (%s)", self.name, text)
 
     def _open_outlet(self, stack: ExitStack, name: str, outlet: str | Outlet) -> Outlet:
         if isinstance(outlet, str):

@@ -445,6 +445,16 @@ class TestOwning:
         with pytest.raises(ValueError, match="before the order of the inputs is stored"):
             asked(log, release="at-once", kind="deterministic", inputs=two)
 
+    def test_a_stream_that_keeps_nothing_for_nobody_is_a_gap(self, tmp_path):
+        out = MemoryStream(retains=False)
+        settings = {"outputs": {"out": out}, "want": "precise"}
+        with Operator("c", f"log://{tmp_path}/store", **settings) as operator:
+            assert operator.guarantee == "precise"
+        out.acknowledgements = {}
+        with pytest.raises(ValueError, match="gap: output out does not keep what it has"):
+            with Operator("c", f"log://{tmp_path}/store", **settings):
+                pass
+
     def test_a_second_input_of_the_authors_own_may_be_one_too_many(self, tmp_path):
         settings = {"release": "at-once", "kind": "deterministic", "want": "precise"}
         with Operator("c", f"log://{tmp_path}/store", **settings) as operator:
