@@ -130,10 +130,16 @@ class Operator:
         self._last_source = ""
         self._core = Core(self._capture, self._serializer, self._outputs, linger=linger, undo=undo)
         self.part = self._core.part
+        """part(key, new=dict): the part of *key*, to be changed in the event under way; opened with *new*() if there is
+        none."""
         self.emit = self._core.emit
+        """emit(stream, body, key=b""): send *body* to an output, when the event is acknowledged."""
         self.look = self._core.look
+        """look(key): the state of a part, not to be changed; None if there is none."""
         self._event = Event(self)
+        self._mine = (0, self._event)  # which thread had it
         self._begun = False  # whether an event is under way, and the lock held for it
+        self._event_thread = 0
         self._lock = Lock()  # held during an event, and while a block is captured
         self._bell = Signal()
         self._ring_loop: Callable[[], object] = lambda: None
@@ -323,7 +329,9 @@ class Operator:
         """
         if source != self._last_source:
             self._meet(source)
-        event = self._event if not self._begun else Event(self)
+        thread, event = self._mine
+        if self._begun or thread != get_ident():  # another thread may be about to use it
+            event = Event(self)
         event.source, event.position, event.key, event.body = source, position, key, body
         return event
 
@@ -353,6 +361,7 @@ class Operator:
             self._lock.release()
             raise
         self._event, self._begun, self._event_thread = event, True, get_ident()
+        self._mine = (self._event_thread, event)
 
     def _leave(self, event: Event, error: BaseException | None) -> bool:
         """The block of *event* has ended; whether its error is dealt with."""
@@ -505,9 +514,10 @@ class Operator:
 
     def append_if_idle(self) -> None:
         """Append a block, if one is due and no event is under way; for the pump."""
-        if self._failure is None and self._lock.acquire(blocking=False):
+        if self._lock.acquire(blocking=False):
             try:
-                self._append()
+                if self._failure is None and self._state == "open":  # else an event may have been left half-done
+                    self._append()
             finally:
                 self._lock.release()
 
@@ -574,8 +584,9 @@ class Operator:
         self._bell.set()
         self._ring_loop()
 
-    ring = _ring
-    _event_thread = 0
+    def ring(self) -> None:
+        """Let whoever waits look again; for the pump."""
+        self._ring()
 
 
 def _capture(capture: Capture | Trigger | None, linger: float) -> Capture:

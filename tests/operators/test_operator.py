@@ -10,7 +10,8 @@ import pytest
 from safekeeper import BadState, Bounds, Closed, Conflict, Diverged, Every, Gone, SafeKeeper, Unavailable
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.operators import Operator
-from safekeeper.policy import Eventual
+from safekeeper.operators.pump import Pump
+from safekeeper.policy import Choice, Eventual
 from safekeeper.testing import Faulty
 
 from .streams import MemoryStream
@@ -114,6 +115,25 @@ class TestByIteration:
                 if event.position == len(WORDS):
                     counter.stop()
         assert out.bodies == list(counts(WORDS))
+
+    def test_what_nobody_finished_is_in_no_block(self, store, monkeypatch):
+        """Whatever the pump still does meanwhile."""
+        words, out = MemoryStream(WORDS), MemoryStream()
+        stop = Pump.stop
+
+        def late(pump):
+            pump._operator.append_if_idle()
+            stop(pump)
+
+        monkeypatch.setattr(Pump, "stop", late)
+        capture = WhenTold()
+        with self.operator(store, words, out, capture=capture) as counter:
+            for event in counter:
+                count(counter, event)
+                if event.position == 4:
+                    capture.told = True
+                    break
+        assert list(store.keys("counter")) == []
 
     def test_an_event_that_raises_stops_it_and_nothing_of_it_is_kept(self, store):
         words, out = MemoryStream(WORDS), MemoryStream()
@@ -287,6 +307,20 @@ class TestByTheAuthorsLoop:
             for thread in threads:
                 thread.join()
         assert out.bodies == [b"%d" % n for n in range(1, 401)]
+
+    def test_an_event_of_a_thread_is_not_that_of_another(self, store):
+        with Operator("c", store) as operator:
+            with operator.event("one", 1):
+                pass
+            mine = operator.event("one", 2)
+            other = []
+            thread = threading.Thread(target=lambda: other.append(operator.event("two", 1)))
+            thread.start()
+            thread.join()
+            with mine as event:
+                assert (event.source, event.position) == ("one", 2)
+            with other[0] as event:
+                assert (event.source, event.position) == ("two", 1)
 
     def test_parts_and_outputs_belong_to_events(self, store):
         with Operator("c", store, outputs={"counts": MemoryStream()}) as operator:
@@ -558,6 +592,15 @@ class TestReplay:
                 with operator.event("words", 1) as event:
                     event.part(b"a")
                     event.part(b"b")
+
+
+class WhenTold:
+    """Blocks with everything, as soon as it is told to."""
+
+    fuzzy = told = False
+
+    def due(self, view):
+        return Choice.CHANGED if self.told else None
 
 
 class Fuzzy:
