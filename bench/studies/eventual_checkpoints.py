@@ -4,8 +4,8 @@
 
 An operator averages count windows of ten tuples of 100 bytes for each item; an item is drawn for each event. Opened and
 closed windows are recorded with every block, and further ones as the policy says. The **extent** is how many records
-recovery loads, the **replay** how many bytes of tuples it takes again. A model of a page says what they should be
-for as many further records an event as were made in the last third of the run.
+recovery loads, the **replay** how many bytes of tuples it takes again. A model of a page says what they should be, with
+blocks after the same events and as many further records in each.
 
     extent    the extent and the replay with q = 1, 2, 4, 8 records for each open window, and by u; loading them
     response  processor time of the events with 10 ms for further records in every 25, 50, 100 or 250, beside none
@@ -25,12 +25,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import safekeeper
 from safekeeper.bench.harness.goals import Goal
 from safekeeper.journal import Follow
 from safekeeper.operators import Operator
-from safekeeper.policy import Capture, Eventual
+from safekeeper.operators.core import Core
+from safekeeper.policy import Capture, CaptureView, Eventual, What
 from safekeeper.streams import StreamElement
 
 _WINDOW = 10
@@ -57,11 +59,27 @@ class NoOutlet:
         """As `Outlet.close`."""
 
 
-class NoChecks(Eventual):
-    """Only what was opened and closed is recorded."""
+class Noted(Eventual):
+    """Notes after which events blocks were captured, and how many further records each has."""
 
-    def __init__(self) -> None:
-        super().__init__(q=float("inf"))
+    def __init__(self, q: float | None, u: int | None = None, *, budget: float = 0.005, period: float = 0.1) -> None:
+        super().__init__(q, u, budget=budget, period=period)
+        self.blocks: list[tuple[int, int]] = []
+
+    def due(self, view: CaptureView) -> What | None:
+        """As `Capture.due`."""
+        parts = super().due(view)
+        return None if parts is None else self._noted(cast("Core", view), cast("Iterator[bytes]", parts))
+
+    def _noted(self, core: Core, parts: Iterator[bytes]) -> Iterator[bytes]:
+        before = self.recorded
+        yield from parts
+        self.blocks.append((core.events, self.recorded - before))
+
+
+def no_checks() -> Noted:
+    """Only what was opened and closed is recorded."""
+    return Noted(q=float("inf"))
 
 
 def items_of(count: int, items: int, seed: int = 1) -> list[int]:
@@ -104,44 +122,55 @@ class Outcome:
     replay: int
     """Events."""
     open: int
+    events: int = 0
+    """Until the last block."""
 
 
 class Model:
-    """The paper's structures, and nothing else: windows open and close, and *checks* more records are made an event, of
-    the oldest record while there are more than *q* for each open window, else of the oldest change while more than *u*
+    """The paper's structures, and nothing else: windows open and close; a block records that, and so many more: of the
+    oldest record while there are more than *q* for each open window, else of the oldest change while more than *u*
     events would be replayed."""
 
-    def __init__(self, q: float | None, u: int | None, checks: float) -> None:
-        self.q, self.u, self.checks = q, u, checks
+    def __init__(self, q: float | None, u: int | None) -> None:
+        self.q, self.u = q, u
         self.counts: dict[int, int] = {}
         self.records = 0
         self.recorded: OrderedDict[int, int] = OrderedDict()  # the number of the newest record, the oldest first
         self.changed: OrderedDict[int, int] = OrderedDict()  # the first event that is in no record
+        self.opened: dict[int, None] = {}
+        self.closed: dict[int, None] = {}
         self.events = 0
-        self.credit = 0.0
 
     def take(self, item: int) -> None:
         """An event of *item*."""
         self.events += 1
         count = self.counts[item] = self.counts.get(item, 0) + 1
         if count == 1:
-            self.record(item)
-        elif count == _WINDOW:
-            del self.counts[item], self.recorded[item]
-            self.changed.pop(item, None)
-            self.records += 1
-        else:
+            self.opened[item] = None
+        if count < _WINDOW:
             self.changed.setdefault(item, self.events)
-        self.credit = min(self.credit + self.checks, 1_000.0)
-        while self.credit >= 1 and (oldest := self.choose()) is not None:
-            self.record(oldest)
-            self.credit -= 1
+            return
+        del self.counts[item]
+        self.changed.pop(item, None)
+        self.recorded.pop(item, None)
+        self.opened.pop(item, None)
+        self.closed[item] = None
 
-    def choose(self) -> int | None:
+    def block(self, further: int) -> None:
+        """A block, with so many further records."""
+        for item in self.opened:
+            self.record(item)
+        self.records += len(self.closed.keys() - self.opened.keys())
+        self.opened.clear()
+        self.closed.clear()
+        for _ in range(further):
+            self.record(self.choose())
+
+    def choose(self) -> int:
         """Which item to record now."""
         if self.q is not None and self.extent > self.q * len(self.counts):
             return next(iter(self.recorded))
-        return next(iter(self.changed), None) if self.u is not None and self.replay > self.u else None
+        return next(iter(self.changed))
 
     def record(self, item: int) -> None:
         """Make a record."""
@@ -161,11 +190,15 @@ class Model:
         return self.events - next(iter(self.changed.values()), self.events + 1) + 1
 
 
-def modelled(drawn: Sequence[int], q: float | None, u: int | None, checks: float) -> Outcome:
-    """What the model says."""
-    model = Model(q, u, checks)
-    for item in drawn:
-        model.take(item)
+def modelled(drawn: Sequence[int], q: float | None, u: int | None, blocks: Sequence[tuple[int, int]]) -> Outcome:
+    """What the model says, with blocks after these events and with so many further records."""
+    model = Model(q, u)
+    done = 0
+    for events, further in blocks:
+        for item in drawn[done:events]:
+            model.take(item)
+        done = events
+        model.block(further)
     return Outcome(model.extent, model.replay, len(model.counts))
 
 
@@ -179,7 +212,7 @@ def extents(folder: Path, items: int) -> Iterator[Goal]:
     settings += [(f"u {u} x items", None, int(u * items)) for u in (1.25, 2.5, 5, 10)]
     print(f"{items:,} items, {len(drawn):,} events; model in brackets; loading in seconds of the processor")
     for name, q, u in settings:
-        policy = NoChecks() if q is u is None else Eventual(q, u, budget=0.005, period=0.1)
+        policy = no_checks() if q is u is None else Noted(q, u, budget=0.005, period=0.1)
         url = f"log://{folder}/{name.replace(' ', '-')}"
         with safekeeper.open(url) as store:
             operator = operator_on(url, policy)
@@ -188,12 +221,11 @@ def extents(folder: Path, items: int) -> Iterator[Goal]:
             take(operator, drawn[:steady], 1)
             before = policy.recorded
             take(operator, drawn[steady:], steady + 1)
-            core = operator._core
-            found = Outcome(core.records, core.replayed, core.live)
             abandon(operator)
-            seconds = load_seconds(url, store)
+            found, seconds = loaded(store)
         checks = gchecks[name] = (policy.recorded - before) / (len(drawn) - steady)
-        model = modelled(drawn, q, u, checks)
+        stored = [block for block in policy.blocks if block[0] <= found.events]  # the last ones may be lost
+        model = modelled(drawn, q, u, stored)
         loading.append((found.extent, seconds))
         megabytes = [outcome.replay * len(_TUPLE) / 1e6 for outcome in (found, model)]
         print(
@@ -212,14 +244,17 @@ def extents(folder: Path, items: int) -> Iterator[Goal]:
     yield Goal(text, scaled <= 3)
 
 
-def load_seconds(url: str, store: safekeeper.Backend) -> float:
-    """What loading the journal takes, in processor time."""
+def loaded(store: safekeeper.Backend) -> tuple[Outcome, float]:
+    """What the journal says, and what loading it takes, in processor time."""
     taken = []
     for _ in range(3):
         begun = time.process_time()
-        Follow(store, "cec").poll()
+        follow = Follow(store, "cec")
+        follow.poll()
         taken.append(time.process_time() - begun)
-    return min(taken)
+    image = follow.image
+    replay = image.at.events - image.replay.events
+    return Outcome(image.extent.records, replay, len(image.parts), image.at.events), min(taken)
 
 
 def _off(found: int, expected: int) -> float:
@@ -233,7 +268,7 @@ def responses(folder: Path, items: int, rounds: int) -> Iterator[Goal]:
     spent: dict[float, list[float]] = {0.0: [], **{period: [] for period in periods}}
     for number in range(rounds):
         for period in spent:
-            policy = Eventual(q=1.0, budget=0.01, period=period) if period else NoChecks()
+            policy = Eventual(q=1.0, budget=0.01, period=period) if period else no_checks()
             operator = operator_on(f"log://{folder}/response-{number}-{period}", policy)
             operator.__enter__()
             begun = time.thread_time()
