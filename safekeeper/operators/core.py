@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from safekeeper.errors import BadState
 from safekeeper.journal.block import CHECK, CLOSE, MOVED, OPEN, Block, Moment, Outputs
@@ -32,6 +32,16 @@ from safekeeper.streams.carrier import Position
 _CLEAN_AT = 2.0  # records for each part that is alive: above that, old parts are brought forward
 _LEAST_RECORDS = 1_000  # below that, not
 _LOAD_RATE, _REPLAY_RATE = 500_000.0, 50_000.0  # a second, until something was measured
+
+
+class _Before(NamedTuple):
+    """What a key had before an event."""
+
+    part: Part | None
+    value: bytes
+    since: int
+    closed: bool
+    """Whether the next block is to say that a part of it was closed."""
 
 
 class Core:
@@ -76,7 +86,7 @@ class Core:
         self._source = ""
         self._position: Position = 0
         self._one: Part | None = None  # the part that the event has touched, where it may touch only one
-        self._undo: dict[bytes, tuple[Part | None, bytes, int]] | None = {} if undo else None
+        self._undo: dict[bytes, _Before] | None = {} if undo else None
 
     # An event
 
@@ -109,7 +119,7 @@ class Core:
     def _touch(self, part: Part) -> Part:
         """Let *part* have changed in this event."""
         if self._undo is not None and part.key not in self._undo:
-            self._undo[part.key] = (part, self._dump(part), part.since)
+            self._undo[part.key] = _Before(part, self._dump(part), part.since, part.key in self._closed)
         if not part.since:
             part.since = self._event
             self._dirty.append((part.since, part))
@@ -176,11 +186,8 @@ class Core:
     def abort(self) -> None:
         """Put back what the event has done. Only with *undo*."""
         assert self._undo is not None
-        for key, (part, value, since) in self._undo.items():
-            if part is None:
-                self._drop(key)
-            else:
-                self._put_back(part, value, since)
+        for key, before in self._undo.items():
+            self._put_back(key, before)
         self._undo.clear()
         while self._dirty and self._dirty[-1][0] == self._event:  # the next event may get this number
             self._dirty.pop()
@@ -196,19 +203,20 @@ class Core:
         if self.replay is not None:
             self.replay.again()
 
-    def _put_back(self, part: Part, value: bytes, since: int) -> None:
-        now = self._parts.get(part.key)
-        if now is not None and now is not part:
-            now.since = 0  # opened in its place
-        part.state, part.since = self._loads(value), since
-        self._parts[part.key] = part
-        self._closed.pop(part.key, None)
+    def _put_back(self, key: bytes, before: _Before) -> None:
+        self._drop(key)  # it may be another one than before
+        if before.part is not None:
+            before.part.state, before.part.since = self._loads(before.value), before.since
+            self._parts[key] = before.part
+        if before.closed:
+            self._closed[key] = None
+        else:
+            self._closed.pop(key, None)
 
     def _drop(self, key: bytes) -> None:
         part = self._parts.pop(key, None)
         if part is not None:
             part.since = 0
-        self._closed.pop(key, None)
 
     def _bring(self, key: bytes, new: Callable[[], Any]) -> Part:
         """The part of *key*, which is not in use: from its bytes, or a new one."""
@@ -219,7 +227,7 @@ class Core:
             part = self._parts[key] = Part(self, key, self._load(key, value), opened=False)
             return part
         if self._undo is not None:
-            self._undo.setdefault(key, (None, b"", 0))
+            self._undo.setdefault(key, _Before(None, b"", 0, key in self._closed))
         part = self._parts[key] = Part(self, key, new(), opened=True)
         self._opened.append(part)
         return part

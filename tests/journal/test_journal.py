@@ -1,6 +1,7 @@
 """A journal: what is appended, who may, what is found afterwards. Each attack of `docs/journal.md` is a test here."""
 
 import os
+import threading
 import time
 from contextlib import ExitStack, contextmanager
 from random import Random
@@ -142,6 +143,28 @@ class TestOneOwner:
                 journal.append(block(events))
             with pytest.raises(QueueFull, match="not acknowledged"):
                 journal.append(block(9))
+
+    def test_what_is_stored_too_early_is_acknowledged_in_its_turn(self, store):
+        first_arrived, go_on = threading.Event(), threading.Event()
+
+        class HoldsTheFirst(Faulty):
+            def write(self, batch):
+                if any(b"block_0000000000000000001_" in id.key for id, _ in batch.items()):
+                    first_arrived.set()
+                    assert go_on.wait(60)
+                return super().write(batch)
+
+        with owner(HoldsTheFirst(store), storage_workers=2) as (journal, _):
+            journal.append(block(1, {b"a": b"1"}))
+            assert first_arrived.wait(60)
+            journal.append(block(2, {b"a": b"2"}))
+            end = time.monotonic() + 60
+            while not blocks_of(store):
+                assert time.monotonic() < end
+            time.sleep(0.02)
+            assert ([key.number for key in blocks_of(store)], journal.acknowledge()) == ([2], 0)
+            go_on.set()
+            until(journal, 2)
 
     def test_it_has_to_be_owned(self, store):
         with SafeKeeper(store) as keeper, pytest.raises(Closed, match="own"):

@@ -76,6 +76,25 @@ def apply(core, source, position, values):
     core.commit()
 
 
+def fail(core, source, position, random):
+    """An event that does whatever it likes and then raises; it is put back, and comes again."""
+    core.begin(source, position)
+    part = core.part(b"%d" % random.randrange(KEYS), list)
+    for _ in range(random.randrange(4)):
+        match random.randrange(4):
+            case 0:
+                part.state.append(random.randrange(1000))
+            case 1:
+                part.state = []
+            case 2:
+                core.emit("windows", b"never to be seen")
+            case 3:
+                part.close()
+                part = core.part(part.key, list)
+    core.abort()
+    core.skip()
+
+
 class Run:
     """An operator that is killed now and then, and its journal: the blocks that were stored."""
 
@@ -89,7 +108,15 @@ class Run:
         self.start()
 
     def core(self):
-        return Core(policy(self.random), serializer_named("msgpack"), self.sent, linger=0.0)
+        undo = self.undo = self.random.random() < 0.5
+        return Core(policy(self.random), serializer_named("msgpack"), self.sent, linger=0.0, undo=undo)
+
+    def apply(self, source):
+        core = self.operator
+        position = core.positions.get(source, 0) + 1
+        while self.undo and core.replay is None and self.random.random() < 0.2:
+            fail(core, source, position, self.random)
+        apply(core, source, position, self.inputs[source])
 
     def start(self):
         self.operator = core = self.core()
@@ -101,8 +128,7 @@ class Run:
         del self.taken[image.at.events :]
         self.send(0)
         while core.replay is not None:
-            source = core.replay.expects
-            apply(core, source, core.positions.get(source, 0) + 1, self.inputs[source])
+            self.apply(core.replay.expects)
 
     def step(self):
         core = self.operator
@@ -110,7 +136,7 @@ class Run:
         if not ready:
             return False
         source = self.random.choice(ready)
-        apply(core, source, core.positions.get(source, 0) + 1, self.inputs[source])
+        self.apply(source)
         self.taken.append(source)
         if (block := core.capture(self.number + 1)) is not None:
             self.store(block)
