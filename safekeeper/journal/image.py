@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import compress
@@ -27,9 +27,9 @@ class Image:
 
     def __init__(self) -> None:
         self.parts: dict[bytes, bytes] = {}
-        self.closed: dict[bytes, int] = {}
+        self.closed: OrderedDict[bytes, int] = OrderedDict()
         """Tombstones: parts that are not there any more, each with the number of events until the block that says so.
-        Replay must not open them again with an event before that."""
+        Replay must not open them again with an event before that. The oldest first."""
         self.extent = JournalExtent()
         self.last: Block | None = None
         """The newest block."""
@@ -63,10 +63,8 @@ class Image:
         self.extent.trim(block.replay.events, block.confirmed)
         while self._spoken[0].number < block.oldest:
             self._spoken.popleft()
-        if self.closed:
-            passed = [key for key, events in self.closed.items() if events <= block.replay.events]
-            for key in passed:
-                del self.closed[key]
+        while self.closed and next(iter(self.closed.values())) <= block.replay.events:
+            self.closed.popitem(last=False)
 
     def check(self) -> None:
         """Raise `Corruption` if there are not as many parts as the newest block says."""
