@@ -72,6 +72,38 @@ class TestByIteration:
         asyncio.run(main())
         assert out.bodies == list(counts(WORDS))
 
+    @pytest.mark.parametrize("where", ["in an event", "while it waits"])
+    def test_a_cancelled_task_loses_nothing_and_does_nothing_twice(self, store, where):
+        words, out = MemoryStream(WORDS), MemoryStream()
+
+        async def work(reached, last):
+            async with self.operator(store, words, out) as counter:
+                async for event in counter:
+                    count(counter, event)
+                    if event.position == last and where == "in an event":
+                        reached.set()
+                        await asyncio.sleep(60)
+                    elif event.position == last:
+                        reached.set()
+
+        async def main(last):
+            reached = asyncio.Event()
+            task = asyncio.create_task(work(reached, last))
+            await reached.wait()
+            await asyncio.sleep(0.02)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(main(4))
+        words.append(b"that", b"is", b"all")
+        asyncio.run(main(len(WORDS) + 3))
+        with self.operator(store, words, out) as counter:
+            while counter.events < len(WORDS) + 3:
+                with next(counter) as event:
+                    count(counter, event)
+        assert out.bodies == list(counts([*WORDS, b"that", b"is", b"all"]))
+
     def test_outputs_leave_when_no_event_comes(self, store):
         words, out = MemoryStream(WORDS[:3]), MemoryStream()
 
