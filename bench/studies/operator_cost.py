@@ -78,7 +78,7 @@ class ListInlet:
         found = self._elements[self._at : self._at + 1_000]
         self._at += len(found)
         if not found:
-            time.sleep(timeout or 0.1)
+            time.sleep(0.001)
         return found
 
     def acknowledge(self, upto: object) -> None:
