@@ -98,7 +98,7 @@ def play(zygote, store, streams, seed):
     try:
         pid = zygote.start(**settings)
         while True:
-            time.sleep(random.uniform(0.01, 0.3))
+            time.sleep(random.uniform(0.01, 0.2))
             if deaths == 4:
                 go_on(zygote, stopped, seed)  # one that was stopped in a write keeps all others out of lmdb
             code = zygote.wait(pid) if deaths == 4 else zygote.poll(pid)
