@@ -10,14 +10,17 @@
 
 Read in this order: `carrier` (the contract), `registry`, `retained` (numbers and readers, without I/O), `frames` and
 `store` (a stream in any backend). Redis carries streams too: `backends/redis/stream.py`.
+`outbox` is for what is not a stream.
 """
 
 from safekeeper.streams.carrier import Carrier, Inlet, Outlet, Position, StreamElement, StreamStatus, SupportsSurvey
+from safekeeper.streams.outbox import Outbox
 from safekeeper.streams.registry import open_inlet, open_outlet
 
 __all__ = [
     "Carrier",
     "Inlet",
+    "Outbox",
     "Outlet",
     "Position",
     "StreamElement",
