@@ -33,9 +33,9 @@ _READER = "outbox"
 class Outbox:
     """The outputs that are not done yet. It is an outlet: give it to an operator as one of its outputs.
 
-    Iterating gives what is waiting, in the order of the numbers, and waits for more until `close`, which the operator
-    calls when it ends. What was given and is not `done` after *again* seconds is given again, each time after twice as
-    long, at most 60 times *again*; meanwhile others come. Several threads or tasks may share the work.
+    Iterating gives what is waiting, in the order of the numbers, and waits for more until `close`. What was given and
+    is not `done` after *again* seconds is given again, each time after twice as long, at most 60 times *again*;
+    meanwhile others come. Several threads or tasks may share the work.
     """
 
     retains = False
