@@ -90,6 +90,7 @@ BUNDLED_COMMANDS: dict[str, Commands] = {
     "bench": Commands("safekeeper.bench.cli:app", "YCSB's workloads against any backend."),
     "dev": Commands("safekeeper.dev.cli:app", "Real servers to try a backend with."),
     "peace": Commands("safekeeper.backends.hdfs.peace.cli:app", "Say when and where checkpoints are written in HDFS."),
+    "stream": Commands("safekeeper.streams.cli:app", "Look at streams, and trim them."),
 }
 
 

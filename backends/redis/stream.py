@@ -190,7 +190,7 @@ class RedisStream:
             raise BadUrl(f"{show_url(url)} names no stream: add stream=NAME")
         self.name = self.options.stream
         self.key = self.name.encode()
-        self.readers = _readers_key(self.name)
+        self.readers = _readers_key(self.name) if self.name else b""
         self._always = asserted | (Survives.HOST if self.options.replicas else Survives.NOTHING)
         self._is_open = True
         address, connect = parse(parsed, self.options)
