@@ -9,8 +9,8 @@ What happens to a process:
 
     kill       SIGKILL; it is started again after a moment
     stop       SIGSTOP, and SIGCONT after a moment: a pause that it does not notice
-    replace    SIGSTOP; another one is started, and the stopped one goes on beside it later. It has to find out that it
-               was replaced and end by itself: that is where two owners would show
+    replace    SIGSTOP; another one is started, and the stopped one goes on beside it later, as somebody who was taken
+               for dead: that is where two owners would show
 
 What happens to a link: `cut` breaks its connections, `delay` makes everything take longer for a moment, `partition`
 lets nothing through for a moment, and tells nobody.
@@ -87,13 +87,10 @@ class Victim:
         self.start()
 
     def wake(self) -> None:
-        """Let those that were replaced go on, and wait until they have ended by themselves."""
-        while self.replaced:
-            old = self.replaced.pop()
+        """Let those that were replaced go on, beside whoever took their place."""
+        for old in self.replaced:
             _signal(old, signal.SIGCONT)
-            if not _wait(old, _PATIENCE):
-                _kill(old)
-                raise AssertionError(f"{self.name} was replaced, went on, and did not notice within {_PATIENCE:g} s")
+        self.replaced = [old for old in self.replaced if _exit_code(old) is None]
 
     def close(self) -> None:
         """End everything."""
@@ -154,15 +151,20 @@ class Chaos:
 
     def strike(self) -> None:
         """Do one thing now."""
-        possible = [*(_TO_PROCESSES if self._victims else ()), *(_TO_LINKS if self._links else ())]
-        weights = [self._deeds.get(deed, 0.0) for deed in possible]
-        (deed,) = self.random.choices(possible, weights)
-        name = self.random.choice(sorted(self._victims if deed in _TO_PROCESSES else self._links))
+        targets = {deed: self._targets(deed) for deed, weight in self._deeds.items() if weight > 0}
+        possible = [deed for deed in DEEDS if targets.get(deed)]
+        (deed,) = self.random.choices(possible, [self._deeds[deed] for deed in possible])
+        name = self.random.choice(targets[deed])
         self.done[deed] += 1
         if deed in _TO_PROCESSES:
             self._strike_process(deed, self._victims[name])
         else:
             self._strike_link(deed, self._links[name])
+
+    def _targets(self, deed: str) -> list[str]:
+        if deed in _TO_LINKS:
+            return sorted(self._links)
+        return sorted(self._victims)
 
     def _strike_process(self, deed: str, victim: Victim) -> None:
         if deed == "kill":
