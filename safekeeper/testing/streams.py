@@ -188,8 +188,9 @@ class StreamContract:
         assert outlet("r", "other").acknowledged() == {"r": 3, "other": 0}
 
     def test_elements_are_retained_until_every_reader_has_them(self, outlet: Any, inlet: Any) -> None:
-        out = outlet("quick", "slow")
-        out.send(sent := numbered(1, b"a", b"b", b"c", b"d"))
+        out, sent = outlet("quick", "slow"), numbered(1, b"a", b"b", b"c", b"d")
+        for element in sent:
+            out.send([element])
         inlet("quick").acknowledge(4)
         assert out.acknowledged() == {"quick": 4, "slow": 0}
         assert drain(inlet("slow"), 4) == sent
@@ -268,7 +269,7 @@ class StreamContract:
             except SafekeeperError as error:
                 problems.append(error)
 
-        waiting = threading.Thread(target=wait)
+        waiting = threading.Thread(target=wait, daemon=True)
         waiting.start()
         time.sleep(0.05)
         reading.close()
