@@ -30,6 +30,7 @@ from safekeeper.errors import SafekeeperError, Unavailable
 from safekeeper.operators.demo.feeder import word
 from safekeeper.streams import Inlet, open_inlet
 from safekeeper.testing.chaos import Chaos
+from safekeeper.testing.proxy import Proxy
 
 _A_SECOND = 3_000
 _SYNCED: dict[str, Any] = {"appendonly": "yes", "appendfsync": "always", "auto_aof_rewrite_percentage": "0"}
@@ -92,14 +93,16 @@ class ServicesDemo:
         """Tell the story; whether all counts were exact."""
         say = self._console.print
         say(f"[bold]{self._words:,} words[/] stream in, {_A_SECOND:,} a second; a service counts each, exactly once.")
-        say("Who sends them and who counts them is killed and stopped, all the time.")
+        say("Who sends them and who counts them is killed and stopped, and their way to Redis is cut, all the time.")
         with ExitStack() as stack:
             redis = stack.enter_context(RedisServer(self._folder / "redis", **_SYNCED))
             say(f"The streams are in [bold]{redis.url}[/], the journal in [bold]log://{self._folder}/journal[/]")
             inlet = stack.enter_context(closing(open_inlet(f"{redis.url}?stream=counts", reader="dashboard")))
             dashboard = stack.enter_context(closing(Dashboard(inlet)))
             chaos = stack.enter_context(self.chaos)
-            self._start(redis.url)
+            proxy = stack.enter_context(closing(Proxy(redis.port)))
+            chaos.link("the way to Redis", proxy)
+            self._start(proxy.url)
             with self._progress:
                 self._follow(chaos, dashboard)
         return self._compare(dashboard)
