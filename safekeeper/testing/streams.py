@@ -25,6 +25,7 @@ from hypothesis import strategies
 from safekeeper.errors import BadUrl, Closed, Gone, QueueFull, SafekeeperError
 from safekeeper.streams import Inlet, Outlet, StreamElement, open_inlet, open_outlet
 from safekeeper.testing.contract.base import LONG
+from safekeeper.testing.contract.crash import crash_test
 from safekeeper.testing.peer import PATIENCE, start_python
 from safekeeper.testing.sending import drain, elements_from, numbered
 
@@ -38,14 +39,14 @@ class StreamContract:
     """How many histories the model tries."""
     kills: int = 3
     """How many times a producer is killed."""
-    long_kills: int = 50
+    long_kills: int = 30
     """The same with SAFEKEEPER_TEST_LEVEL=long."""
     with_options: bool = True
     """Whether it takes `max-elements=` and `when-full=`."""
 
     @pytest.fixture
     def url(self) -> str:
-        """The URL of a stream that nobody has written to yet."""
+        """The URL of a stream that nobody has written to yet. It ends with the stream's name."""
         raise NotImplementedError(f"{type(self).__name__} needs a fixture 'url': the URL of a fresh stream")
 
     def another(self, url: str) -> str:
@@ -343,6 +344,7 @@ class StreamContract:
         if not self.with_options:
             pytest.skip("this carrier has no max-elements=")
 
+    @crash_test
     def test_a_producer_that_is_killed_loses_and_repeats_nothing(self, url: str) -> None:
         seed = secrets.randbits(32)
         print(f"seed {seed}")

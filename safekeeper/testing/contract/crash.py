@@ -26,7 +26,7 @@ _UNDER_WAY_FOR = 30.0
 Test = TypeVar("Test", bound=Callable[..., None])
 
 
-def _crash(test: Test) -> Test:
+def crash_test(test: Test) -> Test:
     """Mark *test* as one of the `crash` tests where that marker is declared; elsewhere it is a test like any other."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pytest.PytestUnknownMarkWarning)
@@ -40,7 +40,7 @@ def _crash(test: Test) -> Test:
 class CrashContract(Kit):
     """An acknowledged write survives what the backend declares, as far as a test can cause it."""
 
-    @_crash
+    @crash_test
     def test_acknowledged_writes_survive_kill_9_at_any_moment(self, url: str, opened: Opener, group: str) -> None:
         with safekeeper.open(url) as store:
             if Survives.PROCESS not in store.survives:
