@@ -83,7 +83,7 @@ class Journal:
     def _take(self, about: dict[str, str]) -> claims.Claim:
         for attempt in range(_ATTEMPTS):
             try:
-                return claims.take(self._keeper.backend, self.name, **about)
+                return claims.take(self._keeper.backend, self.name, after="whoever", **about)
             except Conflict:
                 if attempt == _ATTEMPTS - 1:
                     raise
