@@ -445,7 +445,8 @@ class Operator:
             if self._stopped:
                 raise StopAsyncIteration
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._loop_bell.wait(), _LOOK)
+                async with asyncio.timeout(_LOOK):  # wait_for may swallow a cancellation when the bell rings with it
+                    await self._loop_bell.wait()
 
     def stop(self) -> None:
         """Let the iteration end after the present event. Any thread may call it."""

@@ -163,7 +163,8 @@ class Outbox:
                     yield found
                     continue
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(bell.wait(), None if due is None else max(0.0, due - time.monotonic()))
+                    async with asyncio.timeout(None if due is None else max(0.0, due - time.monotonic())):
+                        await bell.wait()
         finally:
             self._bells.remove(ring)
 

@@ -104,6 +104,28 @@ class TestByIteration:
                     count(counter, event)
         assert out.bodies == list(counts([*WORDS, b"that", b"is", b"all"]))
 
+    def test_a_cancellation_that_comes_with_a_ring_is_not_lost(self, store):
+        running = []
+
+        async def work():
+            async with self.operator(store, MemoryStream(), MemoryStream()) as counter:
+                running.append(counter)
+                async for event in counter:
+                    count(counter, event)
+
+        async def main():
+            task = asyncio.create_task(work())
+            while not running:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
+            running[0]._loop_bell.set()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                async with asyncio.timeout(20):
+                    await task
+
+        asyncio.run(main())
+
     def test_outputs_leave_when_no_event_comes(self, store):
         words, out = MemoryStream(WORDS[:3]), MemoryStream()
 
