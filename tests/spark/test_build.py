@@ -126,7 +126,7 @@ def test_a_jar_of_somebody_else_is_refused(cache, sources, what):
 
 
 def test_a_jar_that_came_with_the_wheel_is_used(cache, sources, tmp_path, monkeypatch):
-    shipped = tmp_path / "nowhere" / build.jar_name(build.SUPPORTED[0])
+    shipped = tmp_path / "nowhere" / build.jar_name(build.spark_version(build.spark_home()))
     shipped.parent.mkdir()
     shipped.touch()
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
