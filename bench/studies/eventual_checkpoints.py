@@ -311,7 +311,7 @@ def recoveries(folder: Path, items: int, kills: int) -> Iterator[Goal]:
             operator = operator_on(url, Eventual(recover_within=within))
             operator.__enter__()
             done = operator._core.replay
-            first = int(operator.positions.get("tuples", 0))  # type: ignore[arg-type]
+            first = operator.positions.get("tuples", 0)
             end = first if done is None else done._end.events
             take(operator, drawn[first:end], first + 1)
             taken.append(time.process_time() - begun)

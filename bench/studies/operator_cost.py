@@ -109,7 +109,7 @@ def in_own_loop(url: str, events: int) -> None:
     """An operator whose author has a loop of his own."""
     pack = msgpack.packb
     with Operator("own", url, outputs={"out": CountingOutlet()}, linger=_LINGER) as operator:
-        after = int(operator.positions.get("in", 0))  # type: ignore[arg-type]
+        after = int(operator.positions.get("in", 0))
         for number in range(events):
             with operator.event("in", after + number + 1) as event:
                 key = _KEYS[number % 1_000]

@@ -29,7 +29,7 @@ from itertools import chain
 from threading import Event as Signal
 from threading import Lock, get_ident
 from types import TracebackType
-from typing import Literal, Self, TypeAlias, cast
+from typing import Any, Literal, Self, TypeAlias, cast
 
 from safekeeper.backend import Backend
 from safekeeper.errors import BadState, Closed, Conflict, SafekeeperError, Unavailable
@@ -299,8 +299,8 @@ class Operator:
     # Looking
 
     @property
-    def positions(self) -> dict[str, Position]:
-        """Where to go on in each input: after these positions. After a recovery, where replay begins."""
+    def positions(self) -> dict[str, Any]:
+        """Where to go on in each input: after these positions, as given. After a recovery, where replay begins."""
         return dict(self._core.positions)
 
     @property

@@ -24,7 +24,7 @@ from contextlib import suppress
 from threading import Condition
 
 from safekeeper.errors import Closed
-from safekeeper.streams.carrier import StreamElement
+from safekeeper.streams.carrier import Position, StreamElement
 from safekeeper.streams.retained import Retained, check_numbers, number_of
 
 _READER = "outbox"
@@ -88,10 +88,10 @@ class Outbox:
 
     # For the sink
 
-    def done(self, number: int) -> None:
+    def done(self, number: Position) -> None:
         """The output *number* has had its effect: it is not given again. Any order; twice is not an error."""
         with self._changed:
-            if self._retained is None or number > self._retained.last:
+            if not isinstance(number, int) or self._retained is None or number > self._retained.last:
                 raise ValueError(f"the output {number} was never given")
             floor = self._retained.floor
             if number <= floor:

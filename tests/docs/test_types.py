@@ -1,4 +1,6 @@
-"""mypy --strict and pyright accept the examples of the docs as they stand: the Python of a page is one module."""
+"""mypy --strict and pyright accept the examples of the docs as they stand: the Python of a page is one module.
+
+Tests, which pytest calls with fixtures, have no types."""
 
 import json
 import re
@@ -22,6 +24,8 @@ def examples(tmp_path_factory):
     for page in PAGES:
         if blocks := re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
             (folder / f"{page.stem.lower().replace('-', '_')}.py").write_text("\n".join(blocks))
+        for name, block in re.findall(r"```python file=((?!test_)\S+)\n(.*?)```", page.read_text(), re.DOTALL):
+            (folder / name).write_text(block)
     for file in (ROOT / "docs" / "examples").glob("*.py"):
         (folder / file.name).write_text(file.read_text())
     assert {"readme.py", "keeper.py", "word_counter.py"} <= {file.name for file in folder.iterdir()}
