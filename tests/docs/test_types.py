@@ -15,6 +15,7 @@ import safekeeper
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SOURCES = Path(safekeeper.__file__).parent.parent
+PATH = "" if SOURCES.name == "site-packages" else f"mypy_path = {SOURCES}\n"  # it does not see editable installs
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def errors_of(*command, folder):
 
 def test_mypy_accepts_the_examples_and_knows_the_type_of_a_state(examples):
     (examples / "mypy.ini").write_text(
-        f"[mypy]\nstrict = True\nmypy_path = {SOURCES}\nfollow_imports = silent\n"
+        f"[mypy]\nstrict = True\nfollow_imports = silent\n{PATH}"
         "[mypy-fsspec.*]\nignore_missing_imports = True\n"  # it ships no types
     )
     errors, said = errors_of("mypy", "--config-file", "mypy.ini", ".", folder=examples)

@@ -48,6 +48,7 @@ class TwoHosts:
             "spark_cores_max": "2",
             "spark_driver_bindAddress": network.host,
             "spark_driver_host": network.host,
+            "spark_locality_wait": "0s",  # else a slow start of one host leaves all the work to the other
             "spark_scheduler_maxRegisteredResourcesWaitingTime": "10m",  # Spark begins when it has both
             "spark_scheduler_minRegisteredResourcesRatio": "1.0",
         }
