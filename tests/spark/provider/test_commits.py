@@ -351,6 +351,18 @@ def test_a_store_without_a_query_is_known_by_its_place(world: Any, items: Any) -
         world.provider(checkpoint=elsewhere).open(1, None)
 
 
+def test_without_a_query_all_stores_of_one_place_belong_together_and_no_others(world: Any) -> None:
+    """Spark's own tests have the states of many places in one folder."""
+
+    def query(root: str, *store: object) -> str:
+        return str(world.jvm.TestProvider.group(str(world.folder / root), *store)).split("/")[1]
+
+    here = query("here", 0, 0, "default")
+    assert {query("here", 1, 2, "left"), query("here/", 0, 7, "right")} == {here}
+    assert query("there", 0, 0, "default") != here
+    assert query("checkpoint/state", 0, 0, "default") == world.query
+
+
 def test_a_query_whose_metadata_is_lost_never_starts_with_less(world: Any) -> None:
     world.provider().open(0, None).put(1, 1, "a").commit()
     (world.checkpoint / "metadata").unlink()

@@ -139,7 +139,7 @@ public final class SparkBaseSuite extends StateStoreSuiteBase<SafeKeeperStateSto
   }
 
   private static StateStoreId newId() {
-    String folder = Utils.createTempDir("", "spark").getPath() + "/state";
+    String folder = Utils.createTempDir("", "spark").getPath();
     return new StateStoreId(folder, new Random().nextInt(Integer.MAX_VALUE), 0, "default");
   }
 

@@ -93,6 +93,11 @@ public final class TestProvider {
     return ProviderSettings.of(new StateStoreConf(conf, scala.collection.immutable.Map$.MODULE$.empty())).ignored();
   }
 
+  /** The group that has a store's commits, if its states are in that folder. */
+  public static String group(String root, long operator, int partition, String store) throws IOException {
+    return QueryIdentity.of(new StateStoreId(root, operator, partition, store), new Configuration()).group();
+  }
+
   public SafeKeeperStateStoreProvider provider() {
     return provider;
   }
