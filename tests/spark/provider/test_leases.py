@@ -57,6 +57,61 @@ def test_a_reader_shares_with_no_other_version_and_no_other_thread(world: Any, r
         provider.open(writes, None) if writes != reads else provider.openInBackground(writes).get()
 
 
+def test_what_was_committed_can_be_read_where_there_is_no_task(world: Any, items: Any) -> None:
+    """As the tests of Spark 4.0 do with every store."""
+    provider = world.provider(encoding="prefix", families=True)
+    store = provider.open(0, None).put(1, 1, "a").put(2, 2, "b").createFamily("f", "plain", True)
+    store.merge("f", 3, 3, ["c", "d"])
+    store.commit()
+    assert items(store.items()) == {"1:1": "a", "2:2": "b"}
+    assert (store.get(1, 1), store.get(1, 2), store.has(2, 2)) == ("a", None, True)
+    assert list(store.getAll([[1, 1], [1, 2]])) == ["a", None]
+    assert items(store.startingWith(2)) == {"2:2": "b"}
+    assert list(store.listOf("f", 3, 3)) == ["c", "d"]
+    assert list(store.everyValueIn("f")) == ["3:3=c", "3:3=d"]
+    with pytest.raises(Py4JJavaError, match="Cannot put after COMMITTED"):
+        store.put(1, 1, "more")
+    assert items(world.provider(encoding="prefix").open(1, None).items()) == {"1:1": "a", "2:2": "b"}
+
+
+def test_what_was_committed_is_not_read_while_another_store_is_open_or_after_it_has_committed(
+    world: Any, items: Any
+) -> None:
+    provider = world.provider(leaseMs=1000)
+    store = provider.open(0, None).put(1, 1, "a")
+    store.commit()
+    other = provider.openInBackground(1).get().put(1, 1, "b")
+    with pytest.raises(Py4JJavaError, match="Cannot iterator after COMMITTED"):
+        store.items()
+    other.abort()
+    assert items(store.items()) == {"1:1": "a"}
+    provider.open(1, None).put(1, 1, "b").commit()
+    with pytest.raises(Py4JJavaError, match="Cannot get after COMMITTED"):
+        store.get(1, 1)
+
+
+def test_an_iterator_over_what_was_committed_goes_on_while_others_write(world: Any, items: Any) -> None:
+    provider = world.provider(leaseMs=1000)
+    store = provider.open(0, None).putMany(500, 10, 1)
+    before = items(store.items())
+    store.commit()
+    store.openIterator(100)
+    provider.openInBackground(1).get().putMany(5000, 10, 2).commit()
+    assert items(store.restOfIterator()).items() <= before.items()
+    second = provider.open(2, None).openIterator(1).putMany(5000, 10, 3)
+    assert len(second.restOfIterator()) == 4999, "an iterator that is left behind spoils no other"
+
+
+def test_a_closed_provider_has_nothing_to_read(world: Any) -> None:
+    provider = world.provider()
+    store = provider.open(0, None).put(1, 1, "a")
+    store.commit()
+    provider.provider().close()
+    with pytest.raises(Py4JJavaError, match="Cannot get after COMMITTED"):
+        store.get(1, 1)
+    provider.open(1, None)
+
+
 def test_a_task_that_fails_before_its_commit_leaves_nothing(world: Any, items: Any) -> None:
     provider = world.provider(leaseMs=1000)
     store = provider.openInTask(0, False, "the task failed")

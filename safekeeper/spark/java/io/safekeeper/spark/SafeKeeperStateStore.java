@@ -11,6 +11,7 @@ import io.safekeeper.spark.state.ValueList;
 import java.util.HashSet;
 import java.util.Objects;
 import java.util.Set;
+import java.util.function.Function;
 import java.util.function.Supplier;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
@@ -33,7 +34,8 @@ import scala.jdk.javaapi.CollectionConverters;
  * One version of a partition's state, open for a task: what Spark reads and writes row by row.
  *
  * <p>It holds the provider's {@link StateLease} until the task is over, or until commit, abort or release when there is
- * no task. Rows that it returns point into the pages and are used again by the next call.
+ * no task; then each read of what was committed takes it for itself. Rows that it returns point into the pages and are
+ * used again by the next call.
  */
 final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder {
   private enum Phase {
@@ -137,6 +139,9 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
 
   @Override
   public UnsafeRow get(UnsafeRow key, String family) {
+    if (isLeft()) {
+      return again("get", () -> get(key, family));
+    }
     FamilyView view = reading("get", family);
     int address = find(view, key);
     if (address == 0) {
@@ -160,7 +165,9 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
 
   @Override
   public Iterator<UnsafeRow> multiGet(UnsafeRow[] keys, String family) {
-    reading("multiGet", family);
+    if (!isLeft()) {
+      reading("multiGet", family);
+    }
     return new AbstractIterator<>() {
       private int at;
 
@@ -178,11 +185,16 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
 
   @Override
   public boolean keyExists(UnsafeRow key, String family) {
-    return find(reading("keyExists", family), key) != 0;
+    return isLeft()
+        ? again("keyExists", () -> keyExists(key, family))
+        : find(reading("keyExists", family), key) != 0;
   }
 
   @Override
   public Iterator<UnsafeRow> valuesIterator(UnsafeRow key, String family) {
+    if (isLeft()) {
+      return again("valuesIterator", () -> valuesIterator(key, family));
+    }
     FamilyView view = lists("valuesIterator", family);
     int address = find(view, key);
     UnsafeRow row = new UnsafeRow(view.spec().valueFields());
@@ -196,39 +208,33 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
 
   @Override
   public StateStoreIterator<UnsafeRowPair> iterator(String family) {
-    FamilyView view = reading("iterator", family);
-    return pairs(view, () -> all(view), false);
+    return scan("iterator", family, this::all);
   }
 
   @Override
   public StateStoreIterator<UnsafeRowPair> iteratorWithMultiValues(String family) {
-    FamilyView view = lists("iteratorWithMultiValues", family);
-    return pairs(view, () -> all(view), true);
+    return scanValues("iteratorWithMultiValues", family, this::all);
   }
 
   @Override
   public StateStoreIterator<UnsafeRowPair> prefixScan(UnsafeRow prefix, String family) {
-    FamilyView view = reading("prefixScan", family);
-    return pairs(view, () -> startingWith(view, prefix), false);
+    return scan("prefixScan", family, view -> startingWith(view, prefix));
   }
 
   @Override
   public StateStoreIterator<UnsafeRowPair> prefixScanWithMultiValues(UnsafeRow prefix, String family) {
-    FamilyView view = lists("prefixScanWithMultiValues", family);
-    return pairs(view, () -> startingWith(view, prefix), true);
+    return scanValues("prefixScanWithMultiValues", family, view -> startingWith(view, prefix));
   }
 
   @Override
   public StateStoreIterator<UnsafeRowPair> rangeScan(Option<UnsafeRow> from, Option<UnsafeRow> to, String family) {
-    FamilyView view = reading("rangeScan", family);
-    return pairs(view, () -> between(view, from, to), false);
+    return scan("rangeScan", family, view -> between(view, from, to));
   }
 
   @Override
   public StateStoreIterator<UnsafeRowPair> rangeScanWithMultiValues(
       Option<UnsafeRow> from, Option<UnsafeRow> to, String family) {
-    FamilyView view = lists("rangeScanWithMultiValues", family);
-    return pairs(view, () -> between(view, from, to), true);
+    return scanValues("rangeScanWithMultiValues", family, view -> between(view, from, to));
   }
 
   private int find(FamilyView view, UnsafeRow key) {
@@ -237,9 +243,29 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
         : log.find(view.family(), key.getBaseObject(), key.getBaseOffset(), key.getSizeInBytes());
   }
 
-  private StateStoreIterator<UnsafeRowPair> pairs(FamilyView view, Supplier<Addresses> keys, boolean everyValue) {
+  /** Keys with one value each. */
+  private StateStoreIterator<UnsafeRowPair> scan(
+      String operation, String family, Function<FamilyView, Addresses> keys) {
+    return isLeft()
+        ? again(operation, () -> scan(operation, family, keys))
+        : pairs(reading(operation, family), keys, false);
+  }
+
+  /** Keys with each of their values. */
+  private StateStoreIterator<UnsafeRowPair> scanValues(
+      String operation, String family, Function<FamilyView, Addresses> keys) {
+    return isLeft()
+        ? again(operation, () -> scanValues(operation, family, keys))
+        : pairs(lists(operation, family), keys, true);
+  }
+
+  private StateStoreIterator<UnsafeRowPair> pairs(
+      FamilyView view, Function<FamilyView, Addresses> keys, boolean everyValue) {
     try {
-      Addresses addresses = keys.get(); // first: the index may learn of puts, and the table of pages change
+      Addresses addresses = keys.apply(view); // first: the index may learn of puts, and the table of pages change
+      if (hasCommitted() && !inTask) {
+        addresses = addresses.copy(); // they are read when the lease is somebody else's
+      }
       return RowPairs.over(log.pages().table(), addresses, view.spec(), everyValue);
     } catch (OutOfMemoryError error) {
       throw outOfMemory("read", error);
@@ -407,6 +433,23 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
     Set<String> names = new HashSet<>(log.names().keySet());
     names.add(FamilySpecs.DEFAULT);
     return CollectionConverters.asScala(names).toSet();
+  }
+
+  /** Whether it has committed outside a task, so that nobody has kept the lease for it. */
+  private boolean isLeft() {
+    return phase == Phase.COMMITTED && !inTask && !provider.isLeasedBy(this);
+  }
+
+  /** Take the lease for one read. Refused if another store has it, or has changed what was committed since. */
+  private <T> T again(String operation, Supplier<T> read) {
+    if (!provider.leaseAgain(this, log, committed.key())) {
+      checkPhase(operation);
+    }
+    try {
+      return read.get();
+    } finally {
+      provider.giveBack(this);
+    }
   }
 
   private FamilyView reading(String operation, String family) {

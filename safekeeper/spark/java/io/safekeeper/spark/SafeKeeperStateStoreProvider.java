@@ -239,6 +239,18 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
     }
   }
 
+  /** Let a store that has committed read once more, if nobody has the lease and the state is still what it committed. */
+  boolean leaseAgain(SafeKeeperStateStore store, StateLog log, CommitKey committed) {
+    if (!lease.acquireIfFree(store)) {
+      return false;
+    }
+    if (state.log() == log && log.current().id().equals(committed.id())) {
+      return true;
+    }
+    giveBack(store);
+    return false;
+  }
+
   /** The store is done with the state. */
   void giveBack(SafeKeeperStateStore store) {
     if (lease.isHeldBy(store)) {

@@ -55,6 +55,16 @@ final class StateLease {
     thread = Thread.currentThread();
   }
 
+  /** Take the lease if nobody has it, without waiting; return whether. */
+  synchronized boolean acquireIfFree(Holder who) {
+    if (holder != null) {
+      return false;
+    }
+    holder = who;
+    thread = Thread.currentThread();
+    return true;
+  }
+
   /** Give the lease back. That somebody else has it is not an error. */
   synchronized void release(Holder who) {
     if (holder == who) {

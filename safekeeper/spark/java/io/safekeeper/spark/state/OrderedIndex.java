@@ -52,15 +52,7 @@ public final class OrderedIndex {
   }
 
   private static Addresses listed(NavigableMap<byte[], Integer> range) {
-    int[] addresses = range.values().stream().mapToInt(Integer::intValue).toArray();
-    return new Addresses() {
-      private int at;
-
-      @Override
-      public int next() {
-        return at < addresses.length ? addresses[at++] : 0;
-      }
-    };
+    return Addresses.of(range.values().stream().mapToInt(Integer::intValue).toArray());
   }
 
   /** The first key that does not start with the prefix any more; null if there is none. */
