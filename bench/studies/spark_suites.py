@@ -54,13 +54,12 @@ class Exclusion:
     reason: str
 
 
+BASE_CLASS = "org/apache/spark/sql/execution/streaming/state/StateStoreSuiteBase"
+ITERATORS_LIKE = {"RocksDBStateStore": "SafeKeeperStateStore"}
+"""Iterators of Spark's two stores differ: one shows the state as it was when it was opened, the other follows later
+writes. The base suite goes by the name of the class, and ours has to be as RocksDB's."""
+
 EXCLUDED: tuple[Exclusion, ...] = (
-    Exclusion(
-        BASE,
-        "SPARK-38320 - state store iterator behavior differences",
-        "asks by the name of the class: an iterator of RocksDB shows the store as it was when it was opened, that of"
-        " any other has to follow later writes; ours is as RocksDB's",
-    ),
     Exclusion(
         BASE,
         "SPARK-18342: commit fails when rename fails",
@@ -85,6 +84,12 @@ EXCLUDED: tuple[Exclusion, ...] = (
         BASE,
         "Load spark 4.0 golden checkpoint written without checksum",
         "reads files that a provider of Spark's own has written",
+    ),
+    Exclusion(
+        BASE,
+        "reports memory usage",
+        "with 4.0 one row has to take more memory than none; ours reports what it has allocated, 16 KB before the first"
+        " row. From 4.1 on it passes: Spark asks for more than nothing",
     ),
 )
 
@@ -207,6 +212,7 @@ def main() -> None:
     for version in given.versions.split(","):
         with SparkTests(version) as tests:
             tests.compile(["SparkBaseSuite", "SuiteSettings"], {"SparkQuerySuites": source(version)})
+            tests.rename(BASE_CLASS, ITERATORS_LIKE)
             outcomes = []
             for suite in suites:
                 outcomes.append(run(tests, suite))
