@@ -64,10 +64,12 @@ class AsyncKeeper(Generic[S]):
         """The keeper inside, for everything that does not wait: `metrics`, `fill`."""
 
     save = _completed(SafeKeeper.save)
+    save_bytes = _completed(SafeKeeper.save_bytes)
     forget = _completed(SafeKeeper.forget)
     save_together = _completed(SafeKeeper.save_together)
     save_many = _in_thread(SafeKeeper.save_many)
     forget_group = _in_thread(SafeKeeper.forget_group)
+    whole = _in_thread(SafeKeeper.whole)
     ping = _in_thread(SafeKeeper.ping)
     flush = _in_thread(SafeKeeper.flush)
     close = _in_thread(SafeKeeper.close)

@@ -46,7 +46,7 @@ class Journal:
         """The number up to which blocks are acknowledged."""
         self._keeper = keeper
         self._on_news = on_news
-        self._blocks = ReadBlocks(keeper.backend, name, keeper._pipeline.in_parts.add)
+        self._blocks = ReadBlocks(keeper.backend, name, keeper.whole)
         self._guard: Guard | None = None
         self._rubbish: list[BlockKey] = []
         self._swept = False
@@ -117,9 +117,7 @@ class Journal:
             key = BlockKey(claim.mark, 1) if self.end is None else self.end.next(claim.mark)
             self._appended[key.number] = (key, block.oldest)
             self.end = key
-        entry = self._keeper._entry(self._blocks.id(key), None)
-        entry.set_value(data)
-        self._keeper._pipeline.submit(entry, lambda ticket: self._settle(key, ticket))
+        self._keeper.save_bytes(self._blocks.id(key), data, callback=lambda ticket: self._settle(key, ticket))
         return key.number
 
     def _settle(self, key: BlockKey, ticket: Ticket) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TypeAlias
 
 from safekeeper import large
 from safekeeper.backend import Backend, CheckpointId, Scope
@@ -16,12 +18,16 @@ _PAGE_BYTES = 4 << 20
 _MOST_IDS = 256
 _UNDER_WAY = 4
 
+Whole: TypeAlias = Callable[[CheckpointId, bytes], bytes | None]
+"""The bytes of which a head was read; None if they are gone by now. `SafeKeeper.whole` is one."""
+
 
 class ReadBlocks:
-    """Reads blocks of the journal *name* in *store*. *on_large* is told the ids of those that are in parts."""
+    """Reads blocks of the journal *name* in *store*. *whole* gives those that are in parts there."""
 
-    def __init__(self, store: Backend, name: str, on_large: Callable[[CheckpointId], object] = lambda id: None) -> None:
-        self.store, self.name, self._on_large = store, name, on_large
+    def __init__(self, store: Backend, name: str, whole: Whole | None = None) -> None:
+        self.store, self.name = store, name
+        self._large = whole or partial(large.whole, store)
         self._newest: dict[BlockKey, bytes] = {}  # read to choose the chain, and needed again at once
 
     def listed(self) -> list[BlockKey]:
@@ -84,6 +90,5 @@ class ReadBlocks:
 
     def _whole(self, id: CheckpointId, value: bytes | None) -> bytes | None:
         if value is not None and large.is_head(value):
-            self._on_large(id)
-            return large.whole(self.store, id, value)
+            return self._large(id, value)
         return value

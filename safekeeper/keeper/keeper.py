@@ -42,7 +42,7 @@ from safekeeper.keeper.serializers import (
     size_if_immutable,
 )
 from safekeeper.keeper.ticket import Callback, Entry, StateLock, Ticket, Together
-from safekeeper.large import fits, parts_group
+from safekeeper.large import fits, is_head, parts_group
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # with a default: a keeper without `state=` takes and gives anything
@@ -244,6 +244,30 @@ class SafeKeeper(Generic[S]):
                 return self._submit(entry, callback)
         Together(entries, self._listener)
         return self._submit(entries[0], callback)
+
+    def save_bytes(
+        self, id: CheckpointId, value: bytes, *, deadline: float | None = None, callback: Callback | None = None
+    ) -> Ticket:
+        """As `save`, with *value* stored as it is, whatever serializer this keeper has: for formats of their own, such
+        as the blocks of a journal, which share batches and syncs with the states in this way.
+
+        It never waits for room, in an event loop or not: what finds none stands in a line, and whoever calls this
+        bounds what he has under way. It is read from `backend`, and may be in parts there: `whole`. `fetch` would take
+        it for a state.
+        """
+        entry = self._entry(id, deadline)
+        if type(value) is bytes:
+            entry.set_value(value)
+        else:
+            entry.refused = BadState(f"save_bytes takes bytes, not {type(value).__name__}: save takes states")
+        return self._line.submit(entry, self._also_tell(callback))
+
+    def whole(self, id: CheckpointId, value: bytes) -> bytes | None:
+        """The bytes of which *value* was read from `backend` under *id*; None if they are gone by now.
+
+        Mostly they are *value*. A large value is in parts, which are read here; `forget` then deletes them, too.
+        """
+        return self._reader.whole(id, value) if is_head(value) else value
 
     def forget(self, id: CheckpointId, *, deadline: float | None = None, callback: Callback | None = None) -> Ticket:
         """Delete *id* from the store, after the saves of it that were made before. That it is not there is no error."""

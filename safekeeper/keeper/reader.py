@@ -104,7 +104,7 @@ class Reader:
     ) -> Iterator[tuple[bytes, Any]]:
         """The keys and states of *group*, each key once; *progress* is told after each *batch* of them."""
         self._pipeline.check_open()
-        recovery = _Recovery(group, batch, decode, self._whole, progress or (lambda _: None), on_error)
+        recovery = _Recovery(group, batch, decode, self.whole, progress or (lambda _: None), on_error)
         if isinstance(self._backend, SupportsScan):
             pages = self._scanned(self._backend.scan(group))
             while (page := _next(pages)) is not None:
@@ -168,9 +168,9 @@ class Reader:
 
     def _read_one(self, id: CheckpointId) -> list[bytes | None]:
         (value,) = self._backend.read([id])
-        return [value if value is None or not large.is_head(value) else self._whole(id, value)]
+        return [value if value is None or not large.is_head(value) else self.whole(id, value)]
 
-    def _whole(self, id: CheckpointId, head: bytes) -> bytes | None:
+    def whole(self, id: CheckpointId, head: bytes) -> bytes | None:
         """The value whose *head* was read."""
         self._pipeline.in_parts.add(id)
         return large.whole(self._backend, id, head)

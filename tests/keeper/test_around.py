@@ -10,6 +10,7 @@ import safekeeper
 from safekeeper import (
     Backoff,
     BadId,
+    BadState,
     Batch,
     Bounds,
     Calibrate,
@@ -55,6 +56,23 @@ def test_a_str_is_a_key_everywhere(store):
         assert keeper.fetch(CheckpointId("group", b"ada")) == 1
         keeper.forget(CheckpointId("group", "ada")).result()
         assert keeper.fetch(CheckpointId("group", "ada")) is None
+
+
+def test_bytes_are_stored_as_they_are_in_the_batches_of_the_states(store):
+    heard = []
+    with SafeKeeper(store, listener=heard.append) as keeper:
+        with store.hold("write") as gate:
+            keeper.save(IDS[2], 0)
+            gate.wait_for(1)
+            tickets = [keeper.save_bytes(IDS[0], b"as it is"), keeper.save(IDS[1], {"n": 1})]
+        assert len({id(ticket.result()) for ticket in tickets}) == 1, "one batch, one receipt"
+        assert store.read([IDS[0]]) == [b"as it is"]
+        keeper.save_bytes(IDS[0], b"another", callback=heard.append).result()
+        with pytest.raises(BadState, match="takes bytes, not str"):
+            keeper.save_bytes(IDS[0], "text").result()
+        keeper.flush()
+        assert store.read([IDS[0]]) == [b"another"]
+    assert [ticket.id for ticket in heard] == [IDS[2], IDS[0], IDS[1], IDS[0], IDS[0], IDS[0]], "the listener, too"
 
 
 def test_a_group_is_forgotten_with_all_its_parts_and_no_other_is(store, monkeypatch):

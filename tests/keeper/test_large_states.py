@@ -132,3 +132,18 @@ def test_a_state_of_the_real_size(monkeypatch, store):
         keeper.save(A, state).result()
         assert keeper.fetch(A) == state
         assert keeper.metrics().bytes_written > len(state)
+
+
+def test_bytes_as_they_are_are_made_whole_by_whoever_reads_the_store(store):
+    with SafeKeeper(store) as keeper:
+        for value in (b"x" * 5000, MARKED, b"small", b""):
+            keeper.save_bytes(A, value).result()
+            (found,) = store.read([A])
+            assert keeper.whole(A, found) == value
+        keeper.save_bytes(A, b"x" * 5000).result()
+    with SafeKeeper(store) as other:  # it has not written the parts
+        (found,) = store.read([A])
+        assert other.whole(A, found) == b"x" * 5000
+        other.forget(A).result()
+        assert other.whole(A, found) is None
+    assert parts(store) == []

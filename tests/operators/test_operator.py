@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from safekeeper import BadState, Bounds, Closed, Conflict, Diverged, Every, Gone, SafeKeeper, Unavailable
+from safekeeper import BadState, Bounds, CheckpointId, Closed, Conflict, Diverged, Every, Gone, SafeKeeper, Unavailable
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.operators import Operator
 from safekeeper.operators.pump import Pump
@@ -125,6 +125,31 @@ class TestByIteration:
                     await task
 
         asyncio.run(main())
+
+    @pytest.mark.parametrize("capture", [Every(events=1), None], ids=["by the loop", "by the pump"])
+    def test_a_full_queue_does_not_keep_the_loop_waiting(self, store, capture):
+        faulty, words, out = Faulty(store), MemoryStream(WORDS), MemoryStream()
+
+        async def main(keeper):
+            async with self.operator(keeper, words, out, capture=capture) as counter:
+                with faulty.hold("write") as gate:
+                    keeper.save(CheckpointId("other", b"written"), 1)
+                    await asyncio.to_thread(gate.wait_for, 1)
+                    keeper.save(CheckpointId("other", b"queued"), 1)  # now there is no room
+                    too_late = threading.Timer(30, gate.release)  # a loop that waits could not do it
+                    too_late.start()
+                    async for event in counter:
+                        count(counter, event)
+                        await asyncio.sleep(0.005)
+                        if event.position == len(WORDS):
+                            counter.stop()
+                    assert counter._journal.in_flight, "something was appended"
+                    assert too_late.is_alive()
+                    too_late.cancel()
+
+        with SafeKeeper(faulty, overflow="block", storage_queue=Bounds(count=1)) as keeper:
+            asyncio.run(main(keeper))
+        assert out.bodies == list(counts(WORDS))
 
     def test_outputs_leave_when_no_event_comes(self, store):
         words, out = MemoryStream(WORDS[:3]), MemoryStream()
