@@ -107,6 +107,10 @@ class Outbox:
         with self._changed:
             return 0 if self._retained is None else len(self._retained) - len(self._done)
 
+    def __bool__(self) -> bool:
+        """True, also while it is empty: `if outlet` asks whether there is one."""
+        return True
+
     def take(self, timeout: float | None = None) -> StreamElement | None:
         """The next output; None if none is due within *timeout* seconds, or the outbox was closed."""
         give_up = None if timeout is None else time.monotonic() + timeout

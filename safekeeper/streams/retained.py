@@ -104,6 +104,10 @@ class Retained:
     def __len__(self) -> int:
         return len(self._elements)
 
+    def __bool__(self) -> bool:
+        """True, also while it is empty: `if outlet` asks whether there is one."""
+        return True
+
     def append(self, elements: Sequence[StreamElement], name: str = "") -> list[str]:
         """Retain *elements*, without those that are here. Return the readers that were dropped for that.
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from safekeeper import Closed
 from safekeeper.streams import Outbox
+from safekeeper.streams.retained import Retained
 from safekeeper.testing.sending import numbered
 
 PATIENCE = 60
@@ -63,6 +64,12 @@ def test_what_was_never_given_cannot_be_done(number):
         outbox.done(number)
     with pytest.raises(ValueError, match="was never given"):
         Outbox().done(1)
+
+
+def test_an_empty_one_is_not_nothing():
+    assert Outbox()
+    assert len(Outbox()) == 0
+    assert Retained(["reader"])
 
 
 def test_again_is_a_time():
