@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from math import inf
 from typing import Any, NamedTuple
 
 from safekeeper.errors import BadState
@@ -82,6 +83,7 @@ class Core:
         self._run: list[Any] = ["", 0]  # the last of them
         self._moments: deque[Moment] = deque([Moment()])  # blocks at which replay could begin
         self._first_unsaved = 0.0
+        self._last_block = -inf
         self._event = 0  # the number of the event under way; 0 between events
         self._source = ""
         self._position: Position = 0
@@ -277,6 +279,11 @@ class Core:
         return self._clock() - self._first_unsaved if self.unsaved else 0.0
 
     @property
+    def since_block(self) -> float:
+        """How many seconds ago the last block was captured."""
+        return self._clock() - self._last_block
+
+    @property
     def records(self) -> int:
         """How many records recovery has to load."""
         return self._extent.records
@@ -324,6 +331,7 @@ class Core:
         order = [(source, count) for source, count in self._order]
         self._order, self._run = [], ["", 0]
         self.unsaved = 0
+        self._last_block = self._clock()
         at = Moment(self.events, self.positions.copy())
         self._moments.append(at)
         replay = self._replay_from()

@@ -43,8 +43,8 @@ from safekeeper.operators.event import Event
 from safekeeper.operators.feed import Feed
 from safekeeper.operators.guarantee import Kind, Recovery, Release, guarantee
 from safekeeper.operators.pump import Pump
-from safekeeper.policy.capture import Capture, Changed
-from safekeeper.policy.every import Every, Trigger
+from safekeeper.policy.capture import Capture, Changed, Lingering
+from safekeeper.policy.every import Trigger
 from safekeeper.streams.carrier import Inlet, Outlet, Position, StreamElement
 from safekeeper.streams.registry import open_inlet, open_outlet
 
@@ -76,11 +76,12 @@ class Operator:
     readers     by output: the names of those for whom it retains what they have not read
     kind        what the operator promises: "arbitrary" is nothing; "deterministic": the same events in the same order
                 have the same effect; "convergent", "repeatable"
-    release     when outputs leave: "durable" when the block that has them is acknowledged, "at-once" before that
+    release     when outputs leave: "durable" when the block that has them is acknowledged, "at-once" before that,
+                which is precise with one input only, since the order of several is in the block
     want        "precise" refuses a combination that cannot give it; `guarantee` says what one gets
     capture     when a block is appended, and what is in it: `Every(...)`, `Eventual(...)` or a `Capture`
-    linger      seconds that a block waits for more events, unless *capture* says when; the latency of outputs is this
-                and a durable write
+    linger      seconds between two blocks, unless *capture* says when: events that come meanwhile share the next one.
+                The latency of outputs is a durable write, and at most this before it
     serializer  for the states of parts: as for a `SafeKeeper`
     hold        how many outputs are kept that no stream is sure to have yet; when they are too many, no event is taken
     undo        whether an event that raises is put back, which costs a serialization of each part it touches. Without
@@ -120,7 +121,7 @@ class Operator:
         if on_error is not None and not undo:
             raise ValueError("on_error= needs undo=True: what a failed event has changed must be put back first")
         self._kind, self._release, self._want = kind, release, want
-        self._capture = _capture(capture, linger)
+        self._capture = _capture(capture)
         self._serializer = serializer_named(serializer) if isinstance(serializer, str) else serializer
         self._linger, self._hold, self._undo = linger, hold, undo
         self._on_error, self._about = on_error, dict(about or {})
@@ -401,11 +402,11 @@ class Operator:
         """The event under way is done."""
         try:
             self._core.commit()
-            if self._core.unsaved == 1:
-                self._pump.wake()
             if self._release == "at-once":
                 self._pump.send_at_once(self._core.fresh())
             self._append()
+            if self._core.unsaved == 1:
+                self._pump.wake()
         except BaseException as error:
             self._fail(error)
             raise
@@ -590,7 +591,7 @@ class Operator:
         self._ring()
 
 
-def _capture(capture: Capture | Trigger | None, linger: float) -> Capture:
+def _capture(capture: Capture | Trigger | None) -> Capture:
     if capture is None:
-        return Changed(Every(seconds=linger) if linger > 0 else Every(events=1))
+        return Lingering()
     return cast("Capture", capture) if hasattr(capture, "fuzzy") else Changed(capture)

@@ -26,6 +26,7 @@ _log = logging.getLogger("safekeeper")
 
 _ASK_READERS = 0.1  # seconds between questions how far readers have come, where that is waited for
 _ASK_RARELY = 1.0  # where it is only to trim
+_LOOK_AGAIN = 0.01  # seconds between questions whether a block is due, after the linger
 _CHECK = 5.0  # seconds after which an operator without events looks whether it still owns its journal
 _BACKOFF = Backoff(first=0.01, most=1.0)
 
@@ -103,7 +104,8 @@ class Pump:
     def _patience(self) -> float | None:
         """How long there is nothing to do, if nobody wakes us."""
         if self._core.unsaved:
-            return max(self._core.linger - self._core.waited, 0.0005)
+            left = self._core.linger - self._core.since_block
+            return left if left > 0 else _LOOK_AGAIN  # a policy waits for more, or too many blocks are under way
         return _ASK_READERS if self._core.held else _ASK_RARELY
 
     def _step(self) -> None:

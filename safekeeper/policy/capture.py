@@ -49,8 +49,12 @@ class CaptureView(Protocol):
         """How many seconds ago the first of them was taken."""
 
     @property
+    def since_block(self) -> float:
+        """How many seconds ago the last block was captured; infinite if there was none since the opening."""
+
+    @property
     def linger(self) -> float:
-        """How many seconds the operator is to wait for more events before it appends a block."""
+        """How many seconds are to be between two blocks, so that several events share one."""
 
     @property
     def live(self) -> int:
@@ -81,6 +85,17 @@ class CaptureView(Protocol):
 
     def oldest_change(self) -> bytes | None:
         """The part with the oldest event that is not in a record."""
+
+
+class Lingering:
+    """All parts that have changed, as soon as the linger is over since the block before: a lone event does not wait,
+    and of many those share a block that come within the linger."""
+
+    fuzzy = False
+
+    def due(self, view: CaptureView) -> What | None:
+        """As `Capture.due`."""
+        return Choice.CHANGED if view.since_block >= view.linger else None
 
 
 class Changed:

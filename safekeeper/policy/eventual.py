@@ -51,7 +51,7 @@ class Eventual:
 
     def due(self, view: CaptureView) -> What | None:
         """As `Capture.due`."""
-        return self._parts(view) if view.unsaved and view.waited >= view.linger else None
+        return self._parts(view) if view.unsaved and view.since_block >= view.linger else None
 
     def _parts(self, view: CaptureView) -> Iterator[bytes]:
         """The parts to record, until there are enough or the time is over."""

@@ -698,3 +698,35 @@ def test_a_trigger_says_when_blocks_are_appended(store):
                 event.part(b"a")
             until(lambda: operator._journal.in_flight == 0)
         assert operator._journal.next_number == 3
+
+
+def test_a_lone_event_does_not_linger_and_those_that_follow_it_share_a_block(store):
+    out = MemoryStream()
+    with Operator("c", store, outputs={"counts": out}, linger=3600) as operator:
+        with operator.event("words", 1, key=b"a") as event:
+            count(operator, event)
+        until(lambda: out.bodies == [b"a 1"])
+        for position in range(2, 12):
+            with operator.event("words", position, key=b"a") as event:
+                count(operator, event)
+        assert operator._journal.next_number == 2
+        operator.flush()
+        assert operator._journal.next_number == 3
+        assert len(out.bodies) == 11
+
+
+def test_a_policy_that_waits_for_more_is_not_asked_all_the_time(store):
+    """The pump asks a few times a second, whatever the linger is."""
+    asked = []
+
+    class Never:
+        fuzzy = False
+
+        def due(self, view):
+            asked.append(view.waited)
+
+    with Operator("c", store, capture=Never(), linger=0.0) as operator:
+        with operator.event("words", 1) as event:
+            event.part(b"a")
+        until(lambda: asked[-1] > 0.3)
+        assert len(asked) < 60

@@ -6,6 +6,7 @@ from itertools import islice
 import pytest
 
 from safekeeper.policy import Changed, Choice, Eventual, Every
+from safekeeper.policy.capture import Lingering
 
 
 @dataclass
@@ -14,6 +15,7 @@ class Seen:
 
     unsaved: int = 1
     waited: float = 1.0
+    since_block: float = 1.0
     linger: float = 0.005
     live: int = 100
     records: int = 100
@@ -41,10 +43,16 @@ def test_a_trigger_captures_all_that_has_changed():
     assert not capture.fuzzy
 
 
+def test_a_lone_event_does_not_linger():
+    assert Lingering().due(Seen(waited=0.0, since_block=0.004)) is None
+    assert Lingering().due(Seen(waited=0.0, since_block=0.005)) is Choice.CHANGED
+    assert not Lingering().fuzzy
+
+
 class TestEventual:
     def test_a_block_waits_for_the_linger(self):
-        assert Eventual().due(Seen(waited=0.004)) is None
-        assert Eventual().due(Seen(waited=0.005)) is not None
+        assert Eventual().due(Seen(since_block=0.004)) is None
+        assert Eventual().due(Seen(since_block=0.005)) is not None
         assert Eventual().due(Seen(unsaved=0)) is None
 
     def test_the_oldest_records_are_brought_forward_while_there_are_too_many(self):
