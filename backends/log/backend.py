@@ -102,9 +102,11 @@ class LogBackend(Backend):
         self.check_open()
         with os_errors_as_unavailable(self._root):
             log = self._find()
-            for key in log.root.keys(group) if log else ():
-                self.check_open()
-                yield key
+            for page in log.root.key_pages(group) if log else ():
+                for key in page:
+                    if not self._open or self._owner != os.getpid():  # as `check_open`, which says why
+                        self.check_open()
+                    yield key
 
     def scan(self, group: str) -> Iterator[Sequence[tuple[bytes, bytes]]]:
         """The records of *group* in the order of the files."""

@@ -25,6 +25,7 @@ Pairs = list[tuple[bytes, bytes]]
 
 _WINDOW: Final = 256 << 10
 _GAP: Final = 64 << 10  # it takes as long to read over so many bytes as to begin another read
+_NEAR: Final = 16 << 10  # bytes from one record to the next, beyond which a key is sooner read by itself
 _BEHIND: Final = 4096  # nearly every record ends so soon
 _digest: Final = xxhash.xxh3_64_digest
 
@@ -34,6 +35,28 @@ def read_pairs(segment: LogSegment, locations: U64, group: bytes) -> Iterator[Pa
     rows = locations & np.uint64(ROW_BIT) != 0
     yield from _pairs_of_records(segment, locations[~rows], group)
     yield from _pairs_of_rows(segment, locations[rows], group)
+
+
+def read_keys(segment: LogSegment, locations: U64, group: bytes) -> Iterator[list[bytes]]:
+    """The keys at *locations*, which are sorted, all in *segment*, all of *group*, and not marked as tombstones, in
+    their order."""
+    offsets, rows = offsets_of(locations), np.flatnonzero(locations & np.uint64(ROW_BIT))
+    records = locations[: rows[0] if len(rows) else None]
+    if not len(records) or int(offsets[len(records) - 1] - offsets[0]) > _NEAR * len(records):
+        yield [_key(segment, location, group) for location in locations.tolist()]
+        return
+    for at, data, starts, heads in _windows(segment, records, values=False):
+        keys_at = starts + RECORD.size + len(group)
+        ends = keys_at + heads["key"]
+        keys = [data[start:end] for start, end in _zip(keys_at, ends)]
+        bad = _checks([data[start:end] for start, end in _zip(starts + 8, ends)]) != heads["check"]
+        bad |= heads["group"] != len(group)
+        bad |= _starts_otherwise(data, starts + RECORD.size, group)
+        for wrong in np.flatnonzero(bad).tolist():
+            keys[wrong] = _key(segment, int(records[at + wrong]), group)
+        yield keys if keys else [_key(segment, int(records[at]), group)]
+    if len(rows):
+        yield [_key(segment, location, group) for location in locations[rows].tolist()]
 
 
 def read_stamps(segment: LogSegment, locations: U64) -> tuple[U64, U64]:
@@ -72,8 +95,11 @@ def _pairs_of_records(segment: LogSegment, locations: U64, group: bytes) -> Iter
         yield pairs
 
 
-def _windows(segment: LogSegment, locations: U64) -> Iterator[tuple[int, bytes, NDArray[np.int64], NDArray[Any]]]:
-    """Which location is the first in a read, the bytes, where in them records are whole, and the heads of these.
+def _windows(
+    segment: LogSegment, locations: U64, *, values: bool = True
+) -> Iterator[tuple[int, bytes, NDArray[np.int64], NDArray[Any]]]:
+    """Which location is the first in a read, the bytes, where in them records are whole, or without *values* their
+    ids, and the heads of these.
 
     Where there is none, the record is longer than a read.
     """
@@ -87,7 +113,7 @@ def _windows(segment: LogSegment, locations: U64) -> Iterator[tuple[int, bytes, 
         starts = starts[: np.searchsorted(starts, len(data) - HEADS.itemsize, "right")]
         words = np.frombuffer(data, "<u8", len(data) // 8)
         heads = words[starts[:, None] // 8 + np.arange(HEADS.itemsize // 8)].view(HEADS)[:, 0]
-        ends = starts + RECORD.size + heads["group"] + heads["key"] + heads["value"]
+        ends = starts + RECORD.size + heads["group"] + heads["key"] + (heads["value"] if values else 0)
         cut = np.flatnonzero(padded_sizes(ends) > len(data))
         whole = int(cut[0]) if len(cut) else len(starts)
         yield at, data, starts[:whole], heads[:whole]
@@ -133,7 +159,12 @@ def _blocks(segment: LogSegment, locations: U64, at: int) -> Iterator[tuple[int,
 
 
 def _pair(segment: LogSegment, location: int, group: bytes) -> tuple[bytes, bytes]:
+    key = _key(segment, location, group)
+    return key, segment.read_value(location, group, key)
+
+
+def _key(segment: LogSegment, location: int, group: bytes) -> bytes:
     name, key = segment.read_id(location)
     if name != group:
         segment.corrupt(location)
-    return key, segment.read_value(location, group, key)
+    return key

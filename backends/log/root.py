@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Final, TypeVar
@@ -210,6 +211,10 @@ class Root:
 
     def keys(self, group: str) -> Iterator[bytes]:
         """The keys of a group."""
+        return chain.from_iterable(self.key_pages(group))
+
+    def key_pages(self, group: str) -> Iterator[list[bytes]]:
+        """The keys of a group, in pages."""
         return self._of_group(group, False, _newest_keys)
 
     def scan(self, group: str) -> Iterator[list[tuple[bytes, bytes]]]:
@@ -336,11 +341,11 @@ def _newest(at: int, views: Iterable[IdView]) -> tuple[IdView, int] | None:
     return None if location & TOMBSTONE_BIT else (newest, location)
 
 
-def _newest_keys(views: Sequence[GroupView]) -> Iterator[bytes]:
+def _newest_keys(views: Sequence[GroupView]) -> Iterator[list[bytes]]:
     """The keys whose newest record in any folder is a value."""
     if len(views) == 1:
         return views[0].live_keys()
-    return (key for key, _, location in _newest_records(views) if not location & TOMBSTONE_BIT)
+    return iter([[key for key, _, location in _newest_records(views) if not location & TOMBSTONE_BIT]])
 
 
 def _newest_records(views: Iterable[GroupView]) -> Iterator[tuple[bytes, GroupView, int]]:

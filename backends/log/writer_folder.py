@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Final, TypeVar
@@ -12,7 +13,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from safekeeper.backend import CheckpointId
-from safekeeper.backends.log.bulk import read_pairs, read_stamps
+from safekeeper.backends.log.bulk import read_keys, read_pairs, read_stamps
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.index import LogIndex
 from safekeeper.backends.log.index_file import U64, IndexTable, fingerprints
@@ -90,12 +91,11 @@ class GroupView(View):
     """The locations of what came after the table."""
     table: IndexTable
 
-    def live_keys(self) -> Iterator[bytes]:
+    def live_keys(self) -> Iterator[list[bytes]]:
         """The keys of the folder's values: those in memory first, the others in the order of the file."""
-        yield from (key for key, location in self.new.items() if not location & TOMBSTONE_BIT)
+        yield [key for key, location in self.new.items() if not location & TOMBSTONE_BIT]
         if self.segments:  # else nothing of it is in the table
-            for location in np.sort(self.table.live_locations(self.group, self.new)).tolist():
-                yield self._key(location)
+            yield from self._keys(np.sort(self.table.live_locations(self.group, self.new)))
 
     def live_locations(self) -> U64:
         """The locations of the folder's values."""
@@ -145,14 +145,17 @@ class GroupView(View):
     def last_records(self) -> Iterator[tuple[bytes, int]]:
         """The location of the last record of each key, tombstones among them."""
         yield from self.new.items()
-        for location in np.sort(self.table.locations[self.table.last_entries(self.group, self.new)]).tolist():
-            yield self._key(location), location
+        locations = self.table.locations[self.table.last_entries(self.group, self.new)]
+        locations = locations[np.argsort(locations & ~np.uint64(TOMBSTONE_BIT))]
+        keys = chain.from_iterable(self._keys(locations & ~np.uint64(TOMBSTONE_BIT)))
+        yield from zip(keys, locations.tolist(), strict=True)
 
-    def _key(self, location: int) -> bytes:
-        name, key = self.read(location, lambda segment: segment.read_id(location))
-        if name != self.group.encode():
-            self.segments[segment_of(location)].corrupt(location)
-        return key
+    def _keys(self, locations: U64) -> Iterator[list[bytes]]:
+        """The keys at *locations*, which are sorted, in their order."""
+        group = self.group.encode()
+        for number, here in _by_segment(locations):
+            with self._opened(number) as segment:
+                yield from read_keys(segment, here, group)
 
 
 def _by_segment(locations: U64) -> Iterator[tuple[int, U64]]:

@@ -6,7 +6,7 @@ import pytest
 
 import safekeeper
 from safekeeper import Batch, CheckpointId, Columns, Corruption
-from safekeeper.backends.log import root
+from safekeeper.backends.log import bulk, root
 from safekeeper.backends.log.segment import LogSegment
 from safekeeper.columns import Column
 from safekeeper.testing.peer import Peer
@@ -149,3 +149,52 @@ def test_a_scan_finds_a_flipped_bit_and_says_where(tmp_path, kind, what):
             seen += store.scan("group")
         with pytest.raises(Corruption):
             store.read([CheckpointId("group", b"key-2000")])
+
+
+@pytest.mark.parametrize("options", ("segment=256K", "segment=8M"))
+def test_keys_are_the_same_one_by_one_and_many_at_once(tmp_path, monkeypatch, options):
+    url, wanted = f"log://{tmp_path}/store?{options}", {}
+    with safekeeper.open(url) as store:
+        for batch in some_batches(7, 60):
+            store.write(batch)
+            for id, value in batch.items():
+                if id.group == "group":
+                    wanted[id.key] = value is not None
+    wanted = {key for key, there in wanted.items() if there}
+    for near in (bulk._NEAR, -1, 1 << 40):
+        monkeypatch.setattr(bulk, "_NEAR", near)
+        with safekeeper.open(url) as store:
+            keys = list(store.keys("group"))
+            assert len(keys) == len(wanted)
+            assert set(keys) == wanted
+
+
+@pytest.mark.parametrize("size", (200, 30_000))
+def test_a_listing_reads_no_more_than_it_must(tmp_path, monkeypatch, size):
+    ids = [CheckpointId("group", b"%d" % n) for n in range(3_000 if size == 200 else 300)]
+    url = f"log://{tmp_path}/store"
+    with safekeeper.open(url) as store:
+        for start in range(0, len(ids), 100):
+            store.write(Batch({id: bytes(size) for id in ids[start : start + 100]}))
+    with safekeeper.open(url) as store:
+        store.read([])  # which loads the index
+        reads = []
+        original = LogSegment.read
+        monkeypatch.setattr(LogSegment, "read", lambda *args: reads.append(args[1]) or original(*args))
+        assert set(store.keys("group")) == {id.key for id in ids}
+        assert len(reads) < 20 or sum(reads) < 4096 * len(ids), "few reads, or small ones"
+
+
+def test_a_listing_finds_a_flipped_bit_and_says_where(tmp_path):
+    url = f"log://{tmp_path}/store"
+    with safekeeper.open(url) as store:
+        store.write(Batch({CheckpointId("group", b"key-%04d" % n): b"value" for n in range(3000)}))
+    (path,) = (tmp_path / "store").glob("*/*.segment")
+    with safekeeper.open(url) as store:
+        assert len(list(store.keys("group"))) == 3000
+        data = path.read_bytes()
+        with open(path, "r+b") as file:
+            file.seek(data.index(b"key-2000"))
+            file.write(b"q")
+        with pytest.raises(Corruption, match=rf"{path.name}: offset \d+: a checksum does not match"):
+            list(store.keys("group"))
