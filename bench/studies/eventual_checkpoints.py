@@ -7,6 +7,8 @@ closed windows are recorded with every block, and further ones as the policy say
 recovery loads, the **replay** how many bytes of tuples it takes again. A model of a page says what they should be, with
 blocks after the same events and as many further records in each.
 
+    opened    processor time of the events of two items with what was opened and closed recorded, in memory and on disk,
+              beside an operator that records nothing; windows of 1 and of 1,000 tuples
     extent    the extent and the replay with q = 1, 2, 4, 8 records for each open window, and by u; loading them
     response  processor time of the events with 10 ms for further records in every 25, 50, 100 or 250, beside none
     within    recover_within = 1, 2, 5 seconds (scaled down with the items): what recovery takes after a kill
@@ -30,6 +32,7 @@ from typing import cast
 import safekeeper
 from safekeeper.bench.harness.goals import Goal
 from safekeeper.journal import Follow
+from safekeeper.keeper.lanes import Bounds
 from safekeeper.operators import Operator
 from safekeeper.operators.core import Core
 from safekeeper.policy import Capture, CaptureView, Eventual, What
@@ -90,21 +93,22 @@ def items_of(count: int, items: int, seed: int = 1) -> list[int]:
     return [random.randrange(items) for _ in range(count)]
 
 
-def take(operator: Operator, drawn: Sequence[int], first: int) -> None:
+def take(operator: Operator, drawn: Sequence[int], first: int, window: int = _WINDOW) -> None:
     """Let *operator* take events, whose positions begin with *first*."""
     for position, item in enumerate(drawn, first):
         with operator.event("tuples", position) as event:
             part = event.part(_KEYS[item], list)
             state = part.state
             state.append(len(_TUPLE))
-            if len(state) == _WINDOW:
-                event.emit("averages", b"%d" % (sum(state) // _WINDOW))
+            if len(state) == window:
+                event.emit("averages", b"%d" % (sum(state) // window))
                 part.close()
 
 
-def operator_on(url: str, capture: Capture) -> Operator:
+def operator_on(url: str, capture: Capture, hold: int = 100_000) -> Operator:
     """The operator of this study."""
-    return Operator("cec", url, outputs={"averages": NoOutlet()}, capture=capture, kind="deterministic")
+    outputs = {"averages": NoOutlet()}
+    return Operator("cec", url, outputs=outputs, capture=capture, kind="deterministic", hold=Bounds(hold))
 
 
 def abandon(operator: Operator) -> None:
@@ -200,6 +204,40 @@ def modelled(drawn: Sequence[int], q: float | None, u: int | None, blocks: Seque
         done = events
         model.block(further)
     return Outcome(model.extent, model.replay, len(model.counts))
+
+
+class Never:
+    """No block at all."""
+
+    fuzzy = by_time = True
+
+    def due(self, view: CaptureView) -> What | None:
+        """As `Capture.due`."""
+        return None
+
+
+def openings(folder: Path, events: int, rounds: int) -> Iterator[Goal]:
+    """What it costs to record what was opened and closed, and nothing else."""
+    drawn = items_of(events, 2)
+    for window, limit in ((1_000, 1.1), (1, 1.5)):
+        spent: dict[str, list[float]] = {"none": [], "memory": [], "disk": []}
+        for number in range(rounds):
+            arms = list(spent)
+            for arm in arms[number % 3 :] + arms[: number % 3]:
+                url = f"log://{folder}/opened-{window}-{number}" if arm == "disk" else "memory:"
+                operator = operator_on(url, Never() if arm == "none" else no_checks(), hold=events + 1)
+                operator.__enter__()
+                begun = time.process_time()
+                take(operator, drawn, 1, window)
+                if arm != "none":
+                    operator.flush()
+                spent[arm].append(time.process_time() - begun)
+                abandon(operator)
+        rate = events / statistics.median(spent["none"])
+        print(f"windows of {window:,}: {rate:,.0f} events a second of the processor if nothing is recorded")
+        for arm, beside, most in (("memory", "none", limit), ("disk", "memory", 1.05)):
+            ratio = statistics.median(a / b for a, b in zip(spent[arm], spent[beside], strict=True))
+            yield Goal(f"windows of {window:,}: {arm} {ratio:.3f} of {beside}, at most {most:g}", ratio <= most)
 
 
 def extents(folder: Path, items: int) -> Iterator[Goal]:
@@ -328,7 +366,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer items and rounds")
     parser.add_argument("--items", type=int)
-    parser.add_argument("--only", default="", help="extent, response or within")
+    parser.add_argument("--only", default="", help="opened, extent, response or within")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--folder", type=Path, help="where to write; on the disk that is to be measured")
     options = parser.parse_args()
@@ -337,6 +375,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         for part, goals in (
+            ("opened", openings(folder, items * 2, rounds)),
             ("extent", extents(folder, items)),
             ("response", responses(folder, items, rounds)),
             ("within", recoveries(folder, items, rounds)),

@@ -57,6 +57,7 @@ OnDurable: TypeAlias = Callable[[Mapping[str, Position]], object]
 
 _HOLD = Bounds(100_000)
 _IN_FLIGHT = 2  # blocks; while they are under way the next one grows
+_ASKED = 8  # events, a power of two: one in so many asks a policy that goes by time; when none comes, the pump does
 _MEASURABLE = 10_000  # records, from which on loading says how quick it is
 _REMEMBERED = 0.99  # of what was measured until the last block
 _REPLAY_COST = 2.0  # to replay an event takes about so much more than to take it
@@ -122,6 +123,7 @@ class Operator:
             raise ValueError("on_error= needs undo=True: what a failed event has changed must be put back first")
         self._kind, self._release, self._want = kind, release, want
         self._capture = _capture(capture)
+        self._rarely = _ASKED - 1 if linger > 0 and getattr(self._capture, "by_time", False) else 0
         self._serializer = serializer_named(serializer) if isinstance(serializer, str) else serializer
         self._linger, self._hold, self._undo = linger, hold, undo
         self._on_error, self._about = on_error, dict(about or {})
@@ -404,9 +406,10 @@ class Operator:
             self._core.commit()
             if self._release == "at-once":
                 self._pump.send_at_once(self._core.fresh())
-            self._append()
-            if self._core.unsaved == 1:
-                self._pump.wake()
+            if not (self._core.unsaved - 1) & self._rarely:
+                self._append()
+                if self._core.unsaved == 1:
+                    self._pump.wake()
         except BaseException as error:
             self._fail(error)
             raise

@@ -10,7 +10,11 @@ from safekeeper.policy.every import Trigger
 
 
 class Capture(Protocol):
-    """Decides when a block is appended and what is in it."""
+    """Decides when a block is appended and what is in it.
+
+    One with `by_time = True` is never due before the linger is over: it is asked after one in some events, not after
+    each.
+    """
 
     fuzzy: bool
     """Whether a block may leave out parts that have changed. Then recovery replays events, and each event must touch
@@ -92,6 +96,7 @@ class Lingering:
     and of many those share a block that come within the linger."""
 
     fuzzy = False
+    by_time = True
 
     def due(self, view: CaptureView) -> What | None:
         """As `Capture.due`."""

@@ -26,6 +26,7 @@ class Eventual:
     """
 
     fuzzy = True
+    by_time = True
 
     def __init__(
         self,

@@ -730,3 +730,19 @@ def test_a_policy_that_waits_for_more_is_not_asked_all_the_time(store):
             event.part(b"a")
         until(lambda: asked[-1] > 0.3)
         assert len(asked) < 60
+
+
+def test_a_policy_that_goes_by_time_is_not_asked_after_each_event(store):
+    asked = []
+
+    class Rarely(Eventual):
+        def due(self, view):
+            asked.append(view.events)
+            return super().due(view)
+
+    with Operator("c", store, capture=Rarely(), kind="deterministic", linger=3600) as operator:
+        for position in range(1, 1001):
+            with operator.event("words", position) as event:
+                event.part(b"a")
+        assert asked[0] == 1, "a lone event does not wait"
+        assert len(asked) < 500

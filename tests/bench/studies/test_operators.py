@@ -27,4 +27,5 @@ def test_continuous_eventual_checkpoints_are_compared_with_a_model():
     for what in ("none", "q 8", "u 10 x items"):
         assert f": {what}: extent and replay within 10 % of the model" in said
     assert said.count("10 ms in every ") == 4
+    assert said.count("windows of 1,000: ") == said.count("windows of 1: ") == 3
     assert said.count("recover_within=") == 3
