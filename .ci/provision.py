@@ -7,6 +7,7 @@ Whoever is not root installs the packages named below once, with apt or with wha
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import subprocess
@@ -22,15 +23,17 @@ PACKAGES = {
     "mkfs.xfs": "xfsprogs",
     "mvn": "maven",
     "openssl": "openssl",
+    "postgres": "postgresql",
     "redis-server": "redis-server",
 }
-"""The command that is needed, and the package that has it."""
+"""The command that is needed, and the package that has it. Debian does not put PostgreSQL's into PATH."""
 
 
 def main() -> None:
     """Install the packages whose commands are missing."""
     wanted = sys.argv[1:] or list(PACKAGES)
-    missing = [PACKAGES[command] for command in wanted if shutil.which(command) is None]
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *glob.glob("/usr/lib/postgresql/*/bin")])
+    missing = [PACKAGES[command] for command in wanted if shutil.which(command, path=path) is None]
     if not missing:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:

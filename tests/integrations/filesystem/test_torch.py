@@ -1,4 +1,4 @@
-"""A distributed checkpoint of PyTorch, where PyTorch is installed: `SAFEKEEPER_TEST_LEVEL=long` writes one of 1 GB."""
+"""A distributed checkpoint of PyTorch, where PyTorch is installed: `tox -e torch` does that, and writes one of 1 GB."""
 
 import os
 
@@ -11,7 +11,7 @@ SIZE = (1 << 30) if LONG else (1 << 22)
 @pytest.mark.crash
 @pytest.mark.filterwarnings("ignore")
 def test_a_distributed_checkpoint_is_read_back_byte_for_byte(new_url):
-    torch = pytest.importorskip("torch", reason="PyTorch is too large for the everyday tests")
+    torch = pytest.importorskip("torch", reason="PyTorch is too large for the everyday tests: tox -e torch")
     from torch.distributed import checkpoint
 
     from safekeeper.fsspec import SafekeeperFileSystem
