@@ -101,10 +101,10 @@ class LogBackend(Backend):
     def keys(self, group: str) -> Iterator[bytes]:
         self.check_open()
         with os_errors_as_unavailable(self._root):
-            log = self._find()
+            log, owner, pid = self._find(), self._owner, os.getpid
             for page in log.root.key_pages(group) if log else ():
                 for key in page:
-                    if not self._open or self._owner != os.getpid():  # as `check_open`, which says why
+                    if not self._open or owner != pid():  # as `check_open`, which says why
                         self.check_open()
                     yield key
 

@@ -43,7 +43,8 @@ parts.
    is another token, it writes all parts anew under that one, and the checkpoint again.
 
 So a part may be used again without looking whether it is there: as long as the mark has its token, nobody has begun to
-delete; and who begins later lists a checkpoint that is there already.
+delete; and who begins later lists a checkpoint that is there already. For the same reason a reader may take a part from
+memory (`recent.py`) if the mark, read after the checkpoint, has its token.
 
 **The attacks**, each with its test in `tests/integrations/langgraph/test_attacks.py`:
 
@@ -52,7 +53,8 @@ delete; and who begins later lists a checkpoint that is there already.
 - *The put is killed before it writes anew.* A checkpoint is left that nobody was told of, and parts of it are gone. It
   has neither the token of the mark nor that of `kept`, and is not among what was whole: it is taken as absent, by
   readers and by the next prune, which does not take it for the latest.
-- *A part is gone for another reason.* That is Corruption, and said.
+- *A reader has parts in memory that a prune has deleted.* The mark is another one by then: it asks the store.
+- *A part is gone for another reason.* That is Corruption, and said by everybody who does not have it in memory.
 - *Two prunes at once*, of which one deletes what the other one keeps: the one whose token was replaced begins again;
   the lists of the other one were complete before that. Neither has parts in its list that have a newer token.
 - *Killed while it prunes.* Checkpoints go before their parts. What is left is garbage, and the next prune's.

@@ -15,6 +15,7 @@ from safekeeper.backend import TOKEN_BYTES, Batch, CheckpointId, SupportsAtomicB
 from safekeeper.errors import Conflict, Corruption
 from safekeeper.integrations.langgraph import layout
 from safekeeper.integrations.langgraph.layout import KEPT, MARK, ThreadKeys
+from safekeeper.integrations.langgraph.recent import RecentParts
 from safekeeper.integrations.langgraph.values import CutValue, Element, Packed, names_in, packed, unpacked
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ class KnownParts:
     def __init__(self) -> None:
         self._lock = Lock()
         self._threads: OrderedDict[str, tuple[str, OrderedDict[str, set[bytes]]]] = OrderedDict()
+        self.recent = RecentParts()
+        """The contents of some of them."""
 
     def of(self, thread: str) -> tuple[str | None, set[bytes]]:
         """The token, and the parts that have it."""
@@ -230,8 +233,9 @@ class StoredThread:
             token = secrets.token_hex(8)
             new[CheckpointId(self._group, MARK)] = token.encode()
         for name in parts.keys() - known:
-            body = layout.pack_part(packed(parts[name]))
-            new[self._part_id(token, name)] = layout.seal(self._cipher, body)
+            elements = packed(parts[name])
+            new[self._part_id(token, name)] = layout.seal(self._cipher, layout.pack_part(elements))
+            self._known.recent.add(self._parts_group, token, name, elements)
         return token, new
 
     def _write_in_order(self, first: Mapping[CheckpointId, bytes], then: Mapping[CheckpointId, bytes]) -> None:
@@ -333,10 +337,23 @@ class StoredThread:
         return {name: elements for (_, name), elements in found.items()}
 
     def _read_parts(self, wanted: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], Packed]:
-        """Those of the *wanted* parts that are there."""
-        ids = [self._part_id(token, name) for token, name in wanted]
-        bodies = self._bodies(ids)
-        return {both: layout.unpack_part(body) for both, body in zip(wanted, bodies, strict=True) if body is not None}
+        """Those of the *wanted* parts that are there. One in memory is there, too, if its token is that of the mark:
+        nobody has begun to delete it (rule 2)."""
+        recent = self._known.recent
+        found = recent.find(self._parts_group, wanted)
+        ids = [self._part_id(token, name) for token, name in wanted if (token, name) not in found]
+        values = self._store.read([*ids, CheckpointId(self._group, MARK)]) if found else self._read_values(ids)
+        if found:
+            mark = (values.pop() or b"").decode()
+            if gone := [self._part_id(*part) for part in found if part[0] != mark]:
+                found = {part: elements for part, elements in found.items() if part[0] == mark}
+                ids, values = ids + gone, values + self._store.read(gone)
+        for id, body in zip(ids, self._opened(ids, values), strict=True):
+            if body is not None:
+                token, name = layout.split_part_key(id.key)
+                found[token, name] = elements = layout.unpack_part(body)
+                recent.add(self._parts_group, token, name, elements)
+        return found
 
     def _read_writes(self, key: bytes) -> StoredWrites | None:
         (body,) = self._read([key])
@@ -347,8 +364,15 @@ class StoredThread:
 
     def _bodies(self, ids: Sequence[CheckpointId]) -> list[bytes | memoryview | None]:
         """What is stored under *ids*."""
+        return self._opened(ids, self._read_values(ids))
+
+    def _read_values(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
+        return self._store.read(ids) if ids else []
+
+    def _opened(self, ids: Sequence[CheckpointId], values: Sequence[bytes | None]) -> list[bytes | memoryview | None]:
+        """The bodies of *values*, which were read under *ids*."""
         bodies: list[bytes | memoryview | None] = []
-        for id, value in zip(ids, self._store.read(ids) if ids else [], strict=True):
+        for id, value in zip(ids, values, strict=True):
             whole = large.whole(self._store, id, value) if value is not None and large.is_head(value) else value
             bodies.append(None if whole is None else layout.unseal(self._cipher, id, whole))
         return bodies

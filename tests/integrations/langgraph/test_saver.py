@@ -16,6 +16,7 @@ from langgraph.types import Command, interrupt
 
 from safekeeper import BadState, Batch, CheckpointId
 from safekeeper.integrations.langgraph import layout
+from safekeeper.integrations.langgraph.recent import RecentParts
 from safekeeper.langgraph import SafeKeeperSaver
 from safekeeper.testing import Faulty
 
@@ -28,10 +29,11 @@ class Counting(Faulty):
 
     def __init__(self, store):
         super().__init__(store)
-        self.reads = self.listings = self.written = 0
+        self.reads = self.listings = self.written = self.ids = 0
 
     def read(self, ids):
         self.reads += 1
+        self.ids += len(ids)
         return super().read(ids)
 
     def keys(self, group):
@@ -45,6 +47,31 @@ class Counting(Faulty):
 
 def parts_of(saver, thread):
     return set(saver._store.keys(layout.parts_group(layout.thread_group(thread))))
+
+
+def test_what_was_read_or_written_lately_is_not_read_again(make_saver):
+    counting = Counting(make_saver()._store)
+    messages = [f"{n}".ljust(1500, "m") for n in range(200)]
+    writer, reader = make_saver(counting), make_saver(counting)
+    put(writer, "t", {"messages": messages})
+    for saver, ids in ((writer, 4), (reader, 200), (reader, 4)):
+        counting.ids = 0
+        assert values_of(saver, "t") == {"messages": messages}
+        assert counting.ids <= ids
+    assert len(parts_of(writer, "t")) > 10
+
+
+def test_memory_for_parts_is_bounded():
+    recent = RecentParts(1000)
+    for number in range(30):
+        recent.add("g", "t", b"%d" % number, ["msgpack", [100], bytes(100)])
+        recent.find("g", [("t", b"0")])
+    recent.add("g", "t", b"0", ["msgpack", [50], bytes(50)])
+    recent.add("g", "t", b"large", ["msgpack", [900], bytes(900)])
+    found = recent.find("g", [("t", name) for name in (*(b"%d" % number for number in range(30)), b"large")])
+    assert set(found) == {("t", b"%d" % number) for number in (0, *range(21, 30))}, "those that were used last"
+    assert recent._nbytes == 950
+    assert recent.find("another", [("t", b"0")]) == recent.find("g", [("another", b"0")]) == {}
 
 
 @pytest.mark.parametrize("kind", KINDS)
