@@ -79,7 +79,7 @@ from safekeeper.backend import CheckpointId
 from safekeeper.errors import BadState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from langgraph.checkpoint.serde.base import CipherProtocol
 
@@ -133,6 +133,14 @@ def writes_prefix(ns: str, id: str) -> bytes:
 def writes_key(ns: str, id: str, task: str, slot: int) -> bytes:
     """The key of some writes of a task."""
     return writes_prefix(ns, id) + f"{_quoted(task)}/{slot}".encode()
+
+
+def writes_among(keys: Sequence[bytes], ns: str, id: str) -> list[bytes]:
+    """Those of *keys* that are writes of a checkpoint."""
+    prefix = writes_prefix(ns, id)
+    if prefix not in b"\n".join(keys):  # most often there are none, and this is quicker
+        return []
+    return [key for key in keys if key.startswith(prefix)]
 
 
 def part_key(token: str, name: bytes) -> bytes:

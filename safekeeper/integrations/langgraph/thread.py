@@ -272,8 +272,7 @@ class StoredThread:
         while True:
             keys, tried = self.keys(), set[str]()
             for candidate in layout.ids_of(keys, ns) if id is None else [id]:
-                prefix = layout.writes_prefix(ns, candidate)
-                loaded = self.load_listed(ns, candidate, [key for key in keys if key.startswith(prefix)])
+                loaded = self.load_listed(ns, candidate, layout.writes_among(keys, ns, candidate))
                 if loaded is not None:
                     self._learn(loaded.stored)
                     return loaded
