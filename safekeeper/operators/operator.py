@@ -141,6 +141,7 @@ class Operator:
         """look(key): the state of a part, not to be changed; None if there is none."""
         self._event = Event(self)
         self._mine = (0, self._event)  # which thread had it
+        self._wanted = False  # whether the pump would ask for a block, but for the event under way
         self._begun = False  # whether an event is under way, and the lock held for it
         self._event_thread = 0
         self._lock = Lock()  # held during an event, and while a block is captured
@@ -406,7 +407,8 @@ class Operator:
             self._core.commit()
             if self._release == "at-once":
                 self._pump.send_at_once(self._core.fresh())
-            if not (self._core.unsaved - 1) & self._rarely:
+            if self._wanted or not (self._core.unsaved - 1) & self._rarely:
+                self._wanted = False
                 self._append()
                 if self._core.unsaved == 1:
                     self._pump.wake()
@@ -519,12 +521,14 @@ class Operator:
 
     def append_if_idle(self) -> None:
         """Append a block, if one is due and no event is under way; for the pump."""
-        if self._lock.acquire(blocking=False):
-            try:
-                if self._failure is None and self._state == "open":  # else an event may have been left half-done
-                    self._append()
-            finally:
-                self._lock.release()
+        if not self._lock.acquire(blocking=False):
+            self._wanted = True  # when the event under way is done
+            return
+        try:
+            if self._failure is None and self._state == "open":  # else an event may have been left half-done
+                self._append()
+        finally:
+            self._lock.release()
 
     def acknowledged(self, number: int) -> None:
         """Blocks up to *number* are acknowledged, and their outputs were sent; for the pump."""

@@ -746,3 +746,16 @@ def test_a_policy_that_goes_by_time_is_not_asked_after_each_event(store):
                 event.part(b"a")
         assert asked[0] == 1, "a lone event does not wait"
         assert len(asked) < 500
+
+
+def test_a_block_that_became_due_in_an_event_comes_after_it(store):
+    with Operator("c", store, linger=0.1) as operator:
+        for position in (1, 2, 3):
+            with operator.event("words", position) as event:
+                event.part(b"a")
+                if position == 3:  # the pump finds that the linger is over, and must not wait for eight events
+                    until(lambda: operator._core.since_block > 0.1)
+                    operator._wanted = False
+                    until(lambda: operator._wanted)
+                    before = operator._journal.next_number
+        assert operator._journal.next_number == before + 1
