@@ -57,8 +57,8 @@ class Completions:
         self._next_look = inf
 
     def __len__(self) -> int:
-        """How many entries are under way."""
-        return len(self._open)
+        """How many saves are under way, without those that are superseded."""
+        return sum([entry.saves for entry in list(self._open)])
 
     def open(self, entry: Entry, callback: Callback | None) -> Ticket:
         """Begin with *entry*. With the lock held."""
@@ -66,7 +66,7 @@ class Completions:
         if entry.serializing:
             metrics.serialize.record(entry.serializing)
         entry.newest = metrics.saves + 1
-        ticket = Ticket(self, entry, callback)
+        ticket = Ticket(self, entry, entry.id, entry.newest, callback)
         if callback is not None:
             entry.listeners = [ticket]
         metrics.saves += 1
@@ -79,10 +79,16 @@ class Completions:
         """As `open`, without a ticket. With the lock held."""
         if entry.serializing:
             self.metrics.serialize.record(entry.serializing)
-        self.metrics.saves = entry.newest = self.metrics.saves + 1
+        entry.newest = self.metrics.saves + 1
+        self.metrics.saves += entry.saves
         self._open.add(entry)  # together with the line before: no interrupt comes between them
         if entry.deadline < self._next_look:
             self._look_at(entry.deadline)
+
+    def take_apart(self, tray: Entry, entries: list[Entry]) -> None:
+        """*entries* are in the place of *tray* from now on. With the lock held."""
+        self._open.update(entries)
+        self._open.discard(tray)
 
     def supersede(self, entry: Entry) -> None:
         """Another entry answers for *entry* from now on. With the lock held."""
@@ -100,7 +106,7 @@ class Completions:
             entry.value = None
             if entry.outcome is None:
                 entry.outcome, entry.fate = receipt, "stored"
-                stored += 1
+                stored += entry.saves
                 if entry.listeners is not None:
                     self.heard += entry.listeners
                     entry.listeners = None
@@ -137,7 +143,7 @@ class Completions:
             entry.listeners = None
         if entry.waiters is not None:
             entry.wake()
-        self.counts[entry.fate] += 1
+        self.counts[entry.fate] += entry.saves
         self._open.discard(entry)  # together with the line before
         if not self._open:
             wake(self._emptied)
@@ -151,6 +157,8 @@ class Completions:
         """Complete what has an outcome or an heir, and what nobody will put on a queue any more. With the lock held,
         after the queues."""
         for entry in list(self._open):
+            if entry.moved is not None:
+                self.take_apart(entry, list(entry.moved.values()))
             if entry not in self._open:  # finished together with another
                 continue
             if entry.together is not None and entry.outcome is None:
@@ -161,7 +169,7 @@ class Completions:
             elif entry.heir is not None:
                 self.supersede(entry)
             elif entry.abandoned and not entry.entered:
-                self.fail(entry, Unavailable(f"{entry.id}: its save was interrupted"))
+                self.fail(entry, Unavailable(f"{entry}: its save was interrupted"))
         if not self._open:
             wake(self._emptied)
         if self._watcher is not None and self._watcher.ident is None:
@@ -171,16 +179,16 @@ class Completions:
     def fail(self, entry: Entry, error: SafekeeperError) -> None:
         """Complete *entry* with *error* unless it has completed. With the lock held."""
         if entry.outcome is None:
-            self.notices.note("%s: not stored: %s", entry.id, error)
+            self.notices.note("%s: not stored: %s", entry, error)
             self.settle(entry, error, "failed")
 
     def abandon(self, error: SafekeeperError) -> int:
         """Complete everything with *error*; how much that was. With the lock held."""
-        entries = list(self._open)
-        for entry in entries:
+        left = len(self)
+        for entry in list(self._open):
             if entry.outcome is None:
                 self.settle(entry, error, "closed")
-        return len(entries)
+        return left
 
     def abandon_in_child(self, error: SafekeeperError) -> None:
         """As `abandon`, in the child of a fork, where nobody calls back and nobody watches."""
@@ -308,7 +316,7 @@ class Completions:
 
     def expire_entry(self, entry: Entry) -> None:
         """Complete *entry*, whose deadline is over. With the lock held."""
-        error = self._too_late(entry.id)
+        error = self._too_late(entry)
         self.notices.note("%s", error)
         self.settle(entry, error, "expired")
 
@@ -317,14 +325,14 @@ class Completions:
         if not ticket.superseded:
             self.expire_entry(entry)
             return
-        ticket.late = self._too_late(entry.id)
+        ticket.late = self._too_late(ticket.id)
         if entry.listeners is not None and ticket in entry.listeners:
             entry.listeners.remove(ticket)
             self.heard.append(ticket)
 
-    def _too_late(self, id: CheckpointId) -> Unavailable:
+    def _too_late(self, what: Entry | CheckpointId) -> Unavailable:
         reason = f"the store does not answer: {self.trouble}" if self.trouble else "nothing was stored in that time"
-        error = Unavailable(f"{id}: not stored within its deadline: {reason}")
+        error = Unavailable(f"{what}: not stored within its deadline: {reason}")
         error.__cause__ = self.trouble
         return error
 

@@ -11,11 +11,11 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePath
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from safekeeper import registry
@@ -41,7 +41,7 @@ from safekeeper.keeper.serializers import (
     serializer_named,
     size_if_immutable,
 )
-from safekeeper.keeper.ticket import Callback, Entry, StateLock, Ticket, Together
+from safekeeper.keeper.ticket import Callback, Entry, StateLock, Ticket, Together, Tray
 from safekeeper.large import fits, is_head, parts_group
 
 if TYPE_CHECKING:
@@ -57,7 +57,9 @@ else:
     S, T = TypeVar("S"), TypeVar("T")
 
 _MANY = 1000  # states of `save_many` that are on their way at a time
-_CHANGING = (dict, list)  # most states: there is no need to look whether they can change
+_SOMETIMES_LATER = frozenset(
+    {bytes, str, tuple, frozenset, PendingState}
+)  # types of states that a worker may serialize
 _SMALL = 4096  # bytes: to serialize so little takes less time than to hand it to another thread
 _SERIALIZATION_BOUNDS = Bounds(count=1_000)
 _STORAGE_BOUNDS = Bounds()
@@ -138,6 +140,7 @@ class SafeKeeper(Generic[S]):
         self._is_view = False
         self._deadline = deadline
         self._listener = listener
+        self._saves_alone = listener is not None or serializer is None
         self.backend = registry.open(store) if isinstance(store, str) else _checked_backend(store)
         """The store. Reading and listing it directly is fine; what is written directly overtakes what is queued."""
         try:
@@ -188,7 +191,26 @@ class SafeKeeper(Generic[S]):
         *callback* gets the completed ticket. In an event loop this never waits, whatever the overflow policy is: what
         finds no room stands in a line. Raise `Closed` after `close`; any other failure is the ticket's.
         """
-        return self._submit(self._prepare(id, state, lock, frozen, deadline), callback)
+        plain = lock is None and not frozen and deadline is None and callback is None
+        if not plain or self._saves_alone or self._line.entries or type(state) in _SOMETIMES_LATER:
+            return self._submit(self._prepare(id, state, lock, frozen, deadline), callback)
+        begun = monotonic()
+        if type(id) is not CheckpointId:
+            _checked(id)
+        try:
+            value = self._encode(state)
+        except SafekeeperError as error:
+            entry = self._entry(id, None)
+            entry.refused = error
+            return self._submit(entry, None)
+        now = monotonic()
+        ticket = self._pipeline.join(id, value, begun, now, self._deadline)
+        if ticket is None:
+            entry = Entry(id, now, self._deadline)
+            entry.set_value(value)
+            entry.serializing = now - begun
+            ticket = self._submit(entry, None)
+        return ticket
 
     def save_many(
         self, states: Mapping[CheckpointId, S] | Iterable[tuple[CheckpointId, S]], *, deadline: float | None = None
@@ -202,15 +224,14 @@ class SafeKeeper(Generic[S]):
         if self._line and not self._pipeline.completions.in_callback:
             self._line.wait()
         items = iter(states.items() if isinstance(states, Mapping) else states)
-        count, under_way = 0, list[Entry]()
-        while under_way or count == 0:
-            page = self._prepare_many(islice(items, _MANY), deadline)
-            self._pipeline.submit_all(page, self._listener)
+        total, under_way = 0, list[Entry]()
+        patience = self._deadline if deadline is None else deadline
+        while some := list(islice(items, _MANY)):
+            sent = self._send_many(some, patience)
             self._wait_for(under_way)
-            if not page:
-                break
-            count, under_way = count + len(page), page
-        return count
+            total, under_way = total + len(some), sent
+        self._wait_for(under_way)
+        return total
 
     def save_together(
         self,
@@ -400,9 +421,9 @@ class SafeKeeper(Generic[S]):
     def _wait_for(self, entries: list[Entry]) -> None:
         """Wait until all of *entries* have completed. Raise why one was not stored."""
         for entry in entries:
-            outcome = entry.outcome or self._pipeline.ticket(entry).outcome()
+            outcome = self._pipeline.outcome(entry)
             if not isinstance(outcome, Receipt):
-                raise type(outcome)(f"{entry.id}: not stored: {outcome}") from outcome
+                raise type(outcome)(f"{entry}: not stored: {outcome}") from outcome
 
     def _of(self, state: type[T]) -> SafeKeeper[T]:
         """This keeper, with its queues and its store, for states of another type."""
@@ -413,7 +434,7 @@ class SafeKeeper(Generic[S]):
         return view  # type: ignore[no-any-return]
 
     def _entry(self, id: CheckpointId, deadline: float | None) -> Entry:
-        return Entry(_checked(id), time.monotonic(), self._deadline if deadline is None else deadline)
+        return Entry(_checked(id), monotonic(), self._deadline if deadline is None else deadline)
 
     def _prepare(
         self,
@@ -428,8 +449,8 @@ class SafeKeeper(Generic[S]):
         """An entry with the state's bytes, if it must or may as well be serialized *now*, else with the state."""
         if type(id) is not CheckpointId:
             _checked(id)
-        entry = Entry(id, time.monotonic(), self._deadline if deadline is None else deadline)
-        if lock is not None or frozen or (type(state) not in _CHANGING and not now):
+        entry = Entry(id, monotonic(), self._deadline if deadline is None else deadline)
+        if lock is not None or frozen or (type(state) in _SOMETIMES_LATER and not now):
             size = None if lock is not None or self._codec is None else size_if_immutable(state)
             if self._codec is not None and (lock is not None or (frozen if size is None else size > _SMALL)):
                 # How many bytes it will be shows when a worker has serialized it; until then it counts as an entry.
@@ -440,29 +461,42 @@ class SafeKeeper(Generic[S]):
             entry.size += len(value)
         except SafekeeperError as error:
             entry.refused = error
-        entry.since, begun = time.monotonic(), entry.since
+        entry.since, begun = monotonic(), entry.since
         entry.serializing = entry.since - begun
         return entry
 
-    def _prepare_many(self, items: Iterable[tuple[CheckpointId, Any]], deadline: float | None) -> list[Entry]:
-        """As `_prepare` for each of *items*; most take no time of their own, and none is told from the others."""
-        now, patience, encode = time.monotonic(), self._deadline if deadline is None else deadline, self._encode
-        entries = []
+    def _send_many(self, items: Iterable[tuple[CheckpointId, Any]], patience: float) -> list[Entry]:
+        """Serialize all of *items* and send them on their way, mostly a tray for each group; what was sent."""
+        sent: list[Entry] = []
+        groups: dict[str, dict[CheckpointId, bytes]] = {}
         for id, state in items:
-            if type(id) is CheckpointId and type(state) in _CHANGING:
-                entry = Entry(id, now, patience)
-                try:
-                    entry.value = value = encode(state)
-                    entry.size += len(value)
-                except SafekeeperError as error:
-                    entry.refused = error
+            values = groups.setdefault(_checked(id).group, {})
+            if id in values:  # each is a save of its own
+                sent += self._send_trays(groups, patience)
+                values = groups.setdefault(id.group, {})
+            try:
+                values[id] = self._encode(state)
+            except SafekeeperError as error:
+                sent += self._send_trays(groups, patience)
+                entry = Entry(id, monotonic(), patience)
+                entry.refused = error
+                self._pipeline.submit_all([entry], self._listener)
+                sent.append(entry)
+        return sent + self._send_trays(groups, patience)
+
+    def _send_trays(self, groups: dict[str, dict[CheckpointId, bytes]], patience: float) -> list[Entry]:
+        """Send all that is in *groups* on its way and empty that; what was sent."""
+        sent: list[Entry] = []
+        for values in filter(None, groups.values()):
+            tray = Tray(next(iter(values)), monotonic(), patience)
+            tray.fill(values, sum(map(len, values.values())) + sum([len(id.key) for id in values]))
+            if self._saves_alone:
+                self._pipeline.submit_all(entries := list(tray.singly().values()), self._listener)
             else:
-                entry = self._prepare(id, state, None, False, deadline)
-            entries.append(entry)
-        since = time.monotonic()
-        for entry in entries:
-            entry.since, entry.deadline = since, since + patience
-        return entries
+                entries = self._pipeline.submit_tray(tray)
+            sent += entries
+        groups.clear()
+        return sent
 
     def _encode(self, state: Any, get_on: Callable[[], object] | None = None) -> bytes:
         """The bytes to write for *state*; *get_on* is that of `Codec.encode`."""

@@ -5,6 +5,8 @@
              id c   [ready] -> [waiting]
     ready:   b, c
 
+A tray is one entry in the lanes of all its ids, and the first in each of them.
+
 Each id has a lane while anything of it is queued or with a worker. Only the first entry of a lane may be taken, and the
 next becomes ready when the first is out of the way: so with any number of workers a later save of an id never overtakes
 an earlier one, and what is taken together has every id once.
@@ -14,9 +16,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from safekeeper.backend import CheckpointId
-from safekeeper.keeper.ticket import Entry, Together
+from safekeeper.keeper.ticket import Entry, Together, Tray
+
+if TYPE_CHECKING:
+    from safekeeper.keeper.completions import Completions
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,8 @@ class LaneQueue:
         """The newest entry of each id that has any, waiting or with a worker."""
         self.taken: set[Entry] = set()
         """What workers have in hand."""
+        self.trays: dict[str, Tray] = {}
+        """The tray of each group that takes saves, if it still waits."""
 
     def __contains__(self, id: CheckpointId) -> bool:
         """Whether anything of *id* waits here or was taken and not yet released."""
@@ -109,7 +117,8 @@ class LaneQueue:
                 self._is_first(entry.together)
         else:
             self.lanes[entry.id] = entry
-            last.following, entry.preceding = entry, last
+            last.set_follower(entry.id, entry)
+            entry.preceding = last
         entry.queue, entry.entered = self, True
         self.count += entry.weight
         self.nbytes += entry.size
@@ -128,6 +137,66 @@ class LaneQueue:
         self.count, self.nbytes = count, nbytes
         return True
 
+    def join(self, id: CheckpointId, value: bytes, now: float, completions: Completions, coalesce: bool) -> Tray | None:
+        """Let the tray of its group save *value*, too, if there is one with room for it, and count it as under way;
+        that tray. With *coalesce* it may take the place of what the tray was to save."""
+        tray = self.trays.get(id.group)
+        if tray is None or tray.queue is not self or now > tray.closes:
+            return None
+        size, is_new = len(value) + len(id.key), 1
+        if id in self.lanes:
+            if self.lanes[id] is not tray or not coalesce:
+                return None
+            size, is_new = len(value) - len(tray.values[id]), 0
+        if self.count + is_new > self.bounds.count or self.nbytes + size > self.bounds.nbytes:
+            return None
+        metrics, counts = completions.metrics, completions.counts
+        # From here on no call: all of it is done, or nothing, also if an interrupt comes.
+        metrics.saves += 1
+        tray.values[id] = value
+        if is_new:
+            self.lanes[id] = tray
+            tray.saves = tray.weight = tray.saves + 1
+            self.count += 1
+        else:
+            counts["superseded"] += 1
+            tray.newer[id] = metrics.saves
+        tray.size += size
+        self.nbytes += size
+        return tray
+
+    def is_free_for(self, tray: Tray) -> bool:
+        """Whether there is room for *tray* and nothing else of its ids."""
+        bounds = self.bounds
+        if self.count + tray.weight > bounds.count or self.nbytes + tray.size > bounds.nbytes:
+            return False
+        return self.lanes.keys().isdisjoint(tray.values)
+
+    def push_tray(self, tray: Tray) -> None:
+        """Put *tray* on the queue, which is free for it."""
+        self._waiting[tray] = None  # the fact from which `mend` finds the rest
+        self.lanes.update(dict.fromkeys(tray.values, tray))
+        self._ready[tray] = None
+        self._enter(tray)
+
+    def take_apart(self, tray: Tray) -> list[Entry]:
+        """Put an entry for each save of *tray*, which waits here, in its place; all of them."""
+        moved = tray.singly()
+        tray.moved = moved  # the fact from which `mend` finds the rest
+        for id, entry in reversed(moved.items()):
+            entry.queue, entry.entered = self, True
+            if (follower := tray.followers.get(id)) is None:
+                self.lanes[id] = entry
+            else:
+                entry.following, follower.preceding = follower, entry
+            for queue in (self._ready, self._waiting):
+                queue[entry] = None
+                queue.move_to_end(entry, last=False)
+        del self._waiting[tray], self._ready[tray]
+        tray.queue, tray.values, tray.followers = None, {}, {}
+        tray.wake()
+        return list(moved.values())
+
     def _is_first(self, together: Together) -> None:
         """One more of *together* is the first of its lane."""
         together.first += 1
@@ -135,15 +204,19 @@ class LaneQueue:
             self._ready.update(dict.fromkeys(together.members))
 
     def _next(self, entry: Entry) -> None:
-        """What follows *entry*, which is out of the way, is the first of its lane now."""
-        if (following := entry.following) is None:
-            del self.lanes[entry.id]
-            return
-        entry.following = following.preceding = None
-        if following.together is None:
-            self._ready[following] = None
-        else:
-            self._is_first(following.together)
+        """What follows *entry*, which is out of the way, is the first of its lanes now."""
+        for following in entry.take_followers():
+            following.preceding = None
+            if following.together is None:
+                self._ready[following] = None
+            else:
+                self._is_first(following.together)
+        lanes = self.lanes
+        for id in entry.ids:
+            if lanes[id] is entry:
+                del lanes[id]
+        if type(entry) is Tray:
+            entry.values = {}
 
     def replace(self, carrier: Entry, newer: Entry) -> None:
         """Let *carrier* do what *newer* was to do, at its own place in the queue."""
@@ -179,6 +252,7 @@ class LaneQueue:
             for entry in taken:
                 self._leave(entry)
         self.taken.update(taken)
+        self.trays.clear()
         if self.line:
             self.tell_blocked()
         return taken
@@ -193,7 +267,7 @@ class LaneQueue:
         self.taken.difference_update(entries)
         lanes = self.lanes
         for entry in entries:
-            if entry.following is None:
+            if type(entry) is Entry and entry.following is None:
                 del lanes[entry.id]
             else:
                 self._next(entry)
@@ -206,7 +280,8 @@ class LaneQueue:
             self._ready.pop(entry, None)  # it is not there if one that it is saved together with is not the first yet
             self.release(entry)
             return
-        preceding.following, entry.preceding = entry.following, None
+        preceding.set_follower(entry.id, entry.following)
+        entry.preceding = None
         if (following := entry.following) is None:
             self.lanes[entry.id] = preceding
         else:
@@ -240,22 +315,27 @@ class LaneQueue:
             if entry.outcome is not None:
                 entry.queue = None
                 entry.drop_state()
-        waiting = [entry for entry in self._waiting if entry.outcome is None]
-        last: dict[CheckpointId, Entry] = {entry.id: entry for entry in self.taken}
+        now_waiting = {one: None for entry in self._waiting for one in ((entry.moved or {}).values() or (entry,))}
+        waiting = [entry for entry in now_waiting if entry.outcome is None]
+        last: dict[CheckpointId, Entry] = {id: entry for entry in self.taken for id in entry.ids}
         first: list[Entry] = []
         for entry in (*self.taken, *waiting):
             entry.preceding = entry.following = None
+            if type(entry) is Tray:
+                entry.followers.clear()
         for entry in waiting:
             entry.queue = self
             entry.entered = True
             if (before := last.get(entry.id)) is None:
                 first.append(entry)
             else:
-                before.following, entry.preceding = entry, before
-            last[entry.id] = entry
+                before.set_follower(entry.id, entry)
+                entry.preceding = before
+            last.update(dict.fromkeys(entry.ids, entry))
         count, nbytes = sum(entry.weight for entry in waiting), sum(entry.size for entry in waiting)
         self._waiting, self._ready, self.lanes = OrderedDict.fromkeys(waiting), OrderedDict(), last
         self.count, self.nbytes = count, nbytes
+        self.trays.clear()
         for entry in waiting:
             if entry.together is not None:
                 entry.together.first = 0

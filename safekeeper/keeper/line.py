@@ -26,13 +26,14 @@ class WaitingLine:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._lock = Lock()
-        self._entries: deque[Entry] = deque()
+        self.entries: deque[Entry] = deque()
+        """Who stands in it, as they came."""
         self._waiting: list[Waiter] = []  # threads that may wait, and stand in it only to keep the order
         self._usher: Thread | None = None
 
     def __bool__(self) -> bool:
         """Whether anybody stands in it."""
-        return bool(self._entries)
+        return bool(self.entries)
 
     def submit(self, entry: Entry, callback: Callback | None, *, wait: bool = False) -> Ticket:
         """As `Pipeline.submit`, without ever waiting, or with *wait* until it has left the line."""
@@ -41,8 +42,8 @@ class WaitingLine:
         try:
             with self._lock:
                 ticket = self._pipeline.begin(entry, callback)
-                if self._entries or not self._pipeline.enter(entry, wait=False):
-                    self._entries.append(entry)
+                if self.entries or not self._pipeline.enter(entry, wait=False):
+                    self.entries.append(entry)
                     self._call_usher()
                     has_left = join(self._waiting) if wait else None
         except BaseException:
@@ -56,7 +57,7 @@ class WaitingLine:
     def wait(self) -> None:
         """Wait until everybody who stands in it now has been let in."""
         with self._lock:
-            last = self._entries[-1] if self._entries else None
+            last = self.entries[-1] if self.entries else None
             has_left = None if last is None else join(self._waiting)
         if last is not None:
             self._wait_for(last, has_left)
@@ -65,7 +66,7 @@ class WaitingLine:
         while has_left is not None and entry.outcome is None:
             has_left.acquire(timeout=_LOOK)
             with self._lock:
-                has_left = join(self._waiting) if entry in self._entries else None
+                has_left = join(self._waiting) if entry in self.entries else None
 
     def _call_usher(self) -> None:
         if self._usher is not None:
@@ -79,10 +80,10 @@ class WaitingLine:
     def _let_in(self) -> None:
         anybody = True
         while anybody:
-            self._pipeline.enter(self._entries[0], wait=True)
+            self._pipeline.enter(self.entries[0], wait=True)
             self._pipeline.completions.report()
             with self._lock:
-                self._entries.popleft()
+                self.entries.popleft()
                 wake(self._waiting)
-                if not self._entries:
+                if not self.entries:
                     anybody, self._usher = False, None

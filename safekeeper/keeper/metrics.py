@@ -7,7 +7,8 @@ return Response(keeper.metrics().prometheus(keeper="orders"), media_type=CONTENT
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -29,20 +30,23 @@ class Histogram:
         self.total = 0.0
         """The sum of all, in seconds."""
 
-    def record(self, seconds: float) -> None:
-        """Count one."""
+    def record(self, seconds: float, times: int = 1) -> None:
+        """Count one, or as many *times*."""
         bucket = int(seconds * 1e6).bit_length()
-        self.counts[bucket if bucket < _BUCKETS else -1] += 1
-        self.total += seconds
+        self.counts[bucket if bucket < _BUCKETS else -1] += times
+        self.total += seconds * times
 
-    def record_all(self, times: Iterable[float]) -> None:
+    def record_all(self, times: list[float]) -> None:
         """Count each of *times*."""
-        counts, total = self.counts, self.total
-        for seconds in times:
-            bucket = int(seconds * 1e6).bit_length()
-            counts[bucket if bucket < _BUCKETS else -1] += 1
-            total += seconds
-        self.total = total
+        times.sort()
+        before = 0
+        for bucket in range(_BUCKETS):
+            upto = bisect_left(times, 2**bucket / 1e6) if bucket < _BUCKETS - 1 else len(times)
+            self.counts[bucket] += upto - before
+            if upto == len(times):
+                break
+            before = upto
+        self.total += sum(times)
 
     def __repr__(self) -> str:
         return f"<Histogram of {self.count}, mean {self.mean:.6f} s, 99 % within {self.quantile(0.99):.6f} s>"

@@ -11,7 +11,7 @@ from safekeeper.errors import QueueFull, Unavailable
 from safekeeper.keeper.completions import Completions, Fate
 from safekeeper.keeper.lanes import LaneQueue
 from safekeeper.keeper.stage import Stage
-from safekeeper.keeper.ticket import Entry
+from safekeeper.keeper.ticket import Entry, Tray
 
 _PATIENCE = 0.1  # seconds that an entry may be overtaken by others while it waits for room
 
@@ -27,6 +27,7 @@ class Entrance:
             raise ValueError(f"overflow is {', '.join(get_args(Overflow))}, not {overflow!r}")
         self._completions = completions
         self._overflow = overflow
+        self.coalesces = overflow == "coalesce"
 
     def enter(self, stage: Stage, entry: Entry, *, accepted: bool = False) -> bool:
         """Put *entry* on the queue of *stage*, or settle it if that cannot be. False, and nothing has happened, if it
@@ -38,7 +39,7 @@ class Entrance:
             self.wake(stage, (entry,))  # mostly it is so, and then the policy does not matter
             return True
         while entry.outcome is None:
-            if self._overflow == "coalesce" and self._coalesce(queue, entry):
+            if self.coalesces and self._coalesce(queue, entry):
                 break
             if queue.has_room(entry) and not (queue.line and self._would_overtake(queue, entry)):
                 self._push(stage, entry)
@@ -81,12 +82,23 @@ class Entrance:
             del queue.line[first]
             first.wake()
         else:
+            if type(oldest := queue.oldest()) is Tray:
+                self._take_apart(queue, oldest)
             self._give_way(queue, queue.oldest(), "dropped as the oldest", "dropped")
+
+    def _take_apart(self, queue: LaneQueue, tray: Tray) -> None:
+        """Let each save of *tray* be an entry."""
+        self._completions.take_apart(tray, queue.take_apart(tray))
 
     def _coalesce(self, queue: LaneQueue, entry: Entry) -> bool:
         """Let the waiting entry of the same id carry *entry* too, if there is one and room for it."""
         carrier = queue.last(entry.id)
-        if carrier is None or carrier.queue is not queue or not queue.can_replace(carrier, entry):
+        if carrier is None or carrier.queue is not queue:
+            return False
+        if type(carrier) is Tray and entry.together is None:
+            self._take_apart(queue, carrier)
+            carrier = queue.lanes[entry.id]
+        if not queue.can_replace(carrier, entry):
             return False
         if carrier.together is not None or entry.together is not None:  # what is saved together stays together
             return False
@@ -109,7 +121,7 @@ class Entrance:
                 stage.then.prepare()
         except RuntimeError as error:
             for entry in entries:
-                self._completions.fail(entry, Unavailable(f"{entry.id}: there is no thread to store it: {error}"))
+                self._completions.fail(entry, Unavailable(f"{entry}: there is no thread to store it: {error}"))
 
     def _give_way(self, queue: LaneQueue, entry: Entry, how: str, fate: Fate) -> None:
         self._completions.notices.note(

@@ -15,7 +15,7 @@ from threading import TIMEOUT_MAX, Condition, Lock, Thread
 from typing import Any
 
 from safekeeper import large
-from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, SupportsProgress
+from safekeeper.backend import MAX_VALUE_BYTES, Backend, Batch, CheckpointId, Receipt, SupportsProgress
 from safekeeper.errors import Closed, SafekeeperError, Unavailable
 from safekeeper.keeper import lifetime
 from safekeeper.keeper.backoff import Backoff
@@ -25,7 +25,7 @@ from safekeeper.keeper.lanes import Bounds
 from safekeeper.keeper.metrics import Metrics
 from safekeeper.keeper.overflow import Entrance, Overflow
 from safekeeper.keeper.stage import Stage
-from safekeeper.keeper.ticket import Callback, Entry, Outcome, Ticket
+from safekeeper.keeper.ticket import Callback, Entry, Outcome, Ticket, Tray
 from safekeeper.large import fits
 
 _GRACE = 1.0  # seconds for idle threads to end at close
@@ -91,6 +91,68 @@ class Pipeline:
         finally:
             self.completions.report()
         return ticket
+
+    def join(self, id: CheckpointId, value: bytes, begun: float, now: float, patience: float) -> Ticket | None:
+        """Save *value*, which was serialized from *begun* to *now*, in a tray. None, and nothing has happened, if it
+        has to travel alone. It never waits."""
+        # It is on the way of nearly every save: what is mostly not needed is not called.
+        completions, queue = self.completions, self.storage.queue
+        tray: Tray | None = None
+        with self.lock:
+            try:
+                if completions.torn:
+                    completions.check()
+                if self._closed is not None:
+                    self.check_open()
+                serializing, in_parts = self.serialization.queue.lanes, self.in_parts  # mostly there is nothing
+                if (serializing and id in serializing) or (in_parts and id in in_parts):
+                    return None
+                if queue.line or len(value) > MAX_VALUE_BYTES:
+                    return None
+                tray = queue.join(id, value, now, completions, self._entrance.coalesces)
+                if tray is None:
+                    tray = Tray(id, now, patience)
+                    tray.fill({id: value}, len(id.key) + len(value))
+                    if not self._push_tray(tray):
+                        return None
+                    queue.trays[id.group] = tray
+                tray.times.append(now - begun)
+                number = tray.newest_of(id) if tray.newer else tray.newest
+            except BaseException:  # before the lock is given back
+                self.abandon(() if tray is None else (tray,))
+                raise
+        return Ticket(completions, tray, id, number)
+
+    def submit_tray(self, tray: Tray) -> list[Entry]:
+        """Send *tray* on its way, if need be as an entry for each of its saves: wait for room
+        as `submit` does. What was sent."""
+        try:
+            with self.lock:
+                try:
+                    self.completions.check()
+                    self.check_open()
+                    serializing = self.serialization.queue.lanes.keys()
+                    free = self.in_parts.isdisjoint(tray.values) and serializing.isdisjoint(tray.values)
+                    if free and tray.size <= MAX_VALUE_BYTES and not self.storage.queue.line and self._push_tray(tray):
+                        return [tray]
+                except BaseException:  # before the lock is given back
+                    self.abandon((tray,))
+                    raise
+            entries = list(tray.singly().values())
+            self.submit_all(entries)
+            return entries
+        finally:
+            self.completions.report()
+
+    def _push_tray(self, tray: Tray) -> bool:
+        """Begin with *tray* and put it on the storage queue, if that is free for it; whether it was. With the lock
+        held."""
+        if not self.storage.queue.is_free_for(tray):
+            return False
+        self.completions.open_quietly(tray)
+        self.storage.queue.push_tray(tray)
+        self._entrance.wake(self.storage, (tray,))
+        return True
 
     def submit(self, entry: Entry, callback: Callback | None) -> Ticket:
         """Send *entry* on its way; wait for room if the overflow policy says so."""
@@ -179,7 +241,7 @@ class Pipeline:
         """A ticket of an earlier save of one of these ids that has no bytes yet. With the lock held."""
         lanes = self.serialization.queue.lanes
         earlier = next((lanes[entry.id] for entry in entries if entry.id in lanes), None) if lanes else None
-        return None if earlier is None else Ticket(self.completions, earlier)
+        return None if earlier is None else Ticket(self.completions, earlier, earlier.id, earlier.newest)
 
     def begin(self, entry: Entry, callback: Callback | None) -> Ticket:
         """Count *entry* as under way, with its deadline. It goes no further before `enter`; `report` afterwards."""
@@ -365,7 +427,8 @@ class Pipeline:
         started = time.monotonic()
         nbytes = 0
         outcome: Outcome
-        guards = self.guards.of(ids := [entry.id for entry in entries]) if self.guards else set[Guard]()
+        guards = self.guards.of([entry.id for entry in entries]) if self.guards else set[Guard]()
+        ids = [id for entry in entries for id in entry.ids] if guards else []
         try:
             for entry in entries:
                 entry.taken = entry.taken or started
@@ -375,7 +438,7 @@ class Pipeline:
                 outcome, nbytes = self._write_in_parts(entries[0])
             else:
                 nbytes = sum([entry.size for entry in entries])
-                outcome = self._backend.write(Batch.of_different({entry.id: entry.value for entry in entries}, nbytes))
+                outcome = self._backend.write(Batch.of_different(_operations(entries), nbytes))
             if not isinstance(outcome, Receipt):
                 raise TypeError(f"it returned {outcome!r} instead of a Receipt")
             for guard in guards:  # not before the write has returned
@@ -388,7 +451,10 @@ class Pipeline:
         with self.lock:
             self.completions.check()
             self._count_batch(nbytes, outcome, time.monotonic() - started)
-            self.metrics.storage_wait.record_all([started - entry.since for entry in entries])
+            for entry in entries:
+                self.metrics.storage_wait.record(started - entry.since, entry.saves)
+                if type(entry) is Tray:
+                    self.metrics.serialize.record_all(entry.times)
             stored = [entry for entry in entries if not self._fail_if_lost(entry, guards)] if guards else entries
             if isinstance(outcome, Receipt):
                 self.completions.store_all(stored, outcome)
@@ -513,20 +579,28 @@ class Pipeline:
         with self.lock:
             self.completions.check()
             entry = self.serialization.queue.last(id) or self.storage.queue.last(id)
-            return None if entry is None else Ticket(self.completions, entry)
+            return None if entry is None else Ticket(self.completions, entry, id, entry.newest_of(id))
 
-    def ticket(self, entry: Entry) -> Ticket:
-        """A ticket for *entry*, or for what has taken its place."""
-        return Ticket(self.completions, entry)
+    def outcome(self, entry: Entry, until: float = inf) -> Outcome:
+        """Wait for the completion of *entry*, or of what has taken its place; how it was, or that of the first save
+        of a tray that was not stored. Raise `TimeoutError` if that time comes first."""
+        outcome = entry.outcome
+        if outcome is None and entry.moved is None:
+            ticket = Ticket(self.completions, entry, entry.id, entry.newest)
+            outcome = ticket.outcome(None if until == inf else max(until - time.monotonic(), 0.0))
+        for one in (entry.moved or {}).values():
+            outcome = self.outcome(one, until)
+            if not isinstance(outcome, Receipt):
+                break
+        assert outcome is not None
+        return outcome
 
     def flush(self, timeout: float | None) -> None:
         """Wait until everything submitted before has completed."""
         self.completions.refuse_in_callback("flush")
-        until = None if timeout is None else time.monotonic() + timeout
+        until = inf if timeout is None else time.monotonic() + timeout
         for entry in self.completions.entries():
-            if entry.outcome is None:
-                ticket = Ticket(self.completions, entry)
-                ticket.outcome(None if until is None else max(until - time.monotonic(), 0.0))
+            self.outcome(entry, until)
 
     def close(self, seconds: float | None = None) -> int:
         """Accept nothing more, wait for what is under way, and complete what is left after that time with `Closed`; how
@@ -596,6 +670,19 @@ class Pipeline:
         """Store what is queued."""
         if left := self.close():
             raise Unavailable(f"{left} saves were not stored")
+
+
+def _operations(entries: list[Entry]) -> dict[CheckpointId, bytes | None]:
+    """What *entries* write."""
+    if len(entries) == 1 and type(entries[0]) is Tray:
+        return {**entries[0].values}
+    operations: dict[CheckpointId, bytes | None] = {}
+    for entry in entries:
+        if type(entry) is Tray:
+            operations.update(entry.values)
+        else:
+            operations[entry.id] = entry.value
+    return operations
 
 
 def _as_outcome(error: BaseException, who: str) -> SafekeeperError:

@@ -2,14 +2,14 @@
 
 Several saves of an id may be coalesced into one entry. Their tickets then share its outcome; all but the newest are
 superseded. An entry knows only the tickets that have a callback, so a million superseded saves of one id that nobody
-asks about cost no memory.
+asks about cost no memory. Saves of different ids that come close together travel as one entry, too: a tray.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from safekeeper.keeper.completions import Completions, Fate
     from safekeeper.keeper.lanes import LaneQueue
     from safekeeper.large import LargeWrite
+
+TRAY_SECONDS = 0.01
+"""How long a tray takes saves. Deadlines that are closer together than this are looked at together anyhow."""
 
 Outcome: TypeAlias = Receipt | SafekeeperError
 
@@ -79,6 +82,10 @@ class Entry:
     """Why it has no bytes: it completes with this and goes nowhere."""
     weight = 1
     """What it counts for in the queue's number of entries: one, or its callbacks where they are more."""
+    saves = 1
+    """How many saves complete with it, without those that are superseded."""
+    moved: dict[CheckpointId, Entry] | None = None
+    """The entries that a tray was taken apart into."""
     newest = 0
     """The number of the newest save in it."""
     queue: LaneQueue | None = None
@@ -125,6 +132,28 @@ class Entry:
         self.size = len(id.key)
         """What it counts for in the queue's bytes."""
 
+    def __str__(self) -> str:
+        """What it is called in messages."""
+        return str(self.id)
+
+    @property
+    def ids(self) -> Collection[CheckpointId]:
+        """What it writes."""
+        return (self.id,)
+
+    def set_follower(self, id: CheckpointId, follower: Entry | None) -> None:
+        """Let *follower* be the entry of *id* that waits until this one is out of the way."""
+        self.following = follower
+
+    def take_followers(self) -> Collection[Entry]:
+        """All that wait for this one; from now on there are none."""
+        following, self.following = self.following, None
+        return () if following is None else (following,)
+
+    def newest_of(self, id: CheckpointId) -> int:
+        """The number of the newest save of *id* in it."""
+        return self.newest
+
     def get_on(self) -> None:
         """A slice of it is serialized, or a part of it is stored."""
         self.taken = time.monotonic()
@@ -170,6 +199,64 @@ class Entry:
             self.waiters = None
 
 
+class Tray(Entry):
+    """Saves of different ids of one group that came close together: in the queues they are one entry, in many lanes.
+
+    That is what makes a save cheap. A tray takes saves while it waits, for `TRAY_SECONDS` at most, and all of them have
+    its deadline. Nobody has asked to be called back for any of them. Where one of them has to be told from the others,
+    a tray that waits is taken apart into entries (`moved`).
+    """
+
+    def __init__(self, id: CheckpointId, since: float, patience: float) -> None:
+        super().__init__(id, since, patience)
+        self.deadline += TRAY_SECONDS  # that of the last that may come
+        self.closes = since + TRAY_SECONDS
+        """Until when it takes saves."""
+        self.values: dict[CheckpointId, bytes] = {}
+        """What it writes."""
+        self.followers: dict[CheckpointId, Entry] = {}
+        """The next entry of an id in it, where there is one."""
+        self.newer: dict[CheckpointId, int] = {}
+        """The numbers of the newest saves of ids that were saved again while it waited; `newest` is all others'."""
+        self.times: list[float] = []
+        """How long the serialization of its saves took."""
+        self.saves = self.weight = self.size = 0
+
+    def fill(self, values: dict[CheckpointId, bytes], size: int) -> None:
+        """Let it write *values*, which have *size* bytes with their keys."""
+        self.values, self.size = values, size
+        self.saves = self.weight = len(values)
+
+    def __str__(self) -> str:
+        return f"{self.id} and {self.saves - 1} more" if self.saves > 1 else str(self.id)
+
+    @property
+    def ids(self) -> Collection[CheckpointId]:
+        return self.values
+
+    def set_follower(self, id: CheckpointId, follower: Entry | None) -> None:
+        if follower is None:
+            self.followers.pop(id, None)
+        else:
+            self.followers[id] = follower
+
+    def take_followers(self) -> Collection[Entry]:
+        followers, self.followers = self.followers, {}
+        return followers.values()
+
+    def newest_of(self, id: CheckpointId) -> int:
+        return self.newer.get(id, self.newest)
+
+    def singly(self) -> dict[CheckpointId, Entry]:
+        """An entry for each of its saves."""
+        entries = {}
+        for id, value in self.values.items():
+            entry = entries[id] = Entry(id, self.since, self.patience)
+            entry.deadline, entry.newest = self.deadline, self.newest_of(id)
+            entry.set_value(value)
+        return entries
+
+
 class Ticket:
     """The answer to one `save` or `forget`. It completes exactly once: with a `Receipt`, or with an error.
 
@@ -178,12 +265,16 @@ class Ticket:
     several tasks: `await ticket` is `ticket.result()`. When a task that waits is cancelled the save goes on.
     """
 
-    __slots__ = ("_callback", "_completions", "_entry", "_number", "deadline", "late", "patience")
+    __slots__ = ("_callback", "_completions", "_entry", "_number", "deadline", "id", "late", "patience")
 
-    def __init__(self, completions: Completions, entry: Entry, callback: Callback | None = None) -> None:
+    def __init__(
+        self, completions: Completions, entry: Entry, id: CheckpointId, number: int, callback: Callback | None = None
+    ) -> None:
+        self.id = id
+        """What was saved or forgotten."""
         self._completions = completions
         self._entry = entry
-        self._number = entry.newest
+        self._number = number
         self._callback = callback
         self.deadline = entry.deadline
         """When it completes at the latest, in the time of `time.monotonic`, unless there is progress until then."""
@@ -193,14 +284,9 @@ class Ticket:
         """The outcome of a superseded save whose deadline came before there was another."""
 
     @property
-    def id(self) -> CheckpointId:
-        """What was saved or forgotten."""
-        return self._entry.id
-
-    @property
     def superseded(self) -> bool:
         """Whether a newer save of the same id took this one's place before it was written."""
-        return self.carrier.newest != self._number
+        return self.carrier.newest_of(self.id) != self._number
 
     def __repr__(self) -> str:
         outcome = self.late or self.carrier.outcome
@@ -269,6 +355,8 @@ class Ticket:
     def carrier(self) -> Entry:
         """The entry that has or will have the outcome: in each of the two queues this save may have found an heir."""
         entry = self._entry
+        if entry.moved is not None:
+            entry = entry.moved[self.id]
         while entry.heir is not None:
             entry = entry.heir
         return entry

@@ -49,6 +49,7 @@ class Scene:
         self.store = store
         self.tickets: list[Ticket] = []
         self.heard: list[Ticket] = []
+        self.tickets_of_trays: list[Ticket] = []
         self.together: list[CheckpointId] = []
         self.quiet = False  # whether there are saves without a callback
 
@@ -82,7 +83,18 @@ class Scene:
     def save_many(self, *ids: CheckpointId) -> None:
         """What `save_many` does before it waits."""
         self.quiet = True
-        self.keeper._pipeline.submit_all(self.keeper._prepare_many(((id, [3]) for id in ids), None))
+        self.keeper._send_many([(id, [3]) for id in ids], 60.0)
+
+    def save_quietly(self, id: CheckpointId) -> None:
+        """A save that travels in a tray."""
+        self.quiet = True
+        self.tickets_of_trays.append(self.keeper.save(id, [3]))
+
+    def begin_tray(self, gate) -> None:
+        """One is being written, and a tray waits."""
+        self.save(A, 0)
+        gate.wait_for(1)
+        self.save_quietly(B)
 
 
 LOCK = threading.Lock()
@@ -104,23 +116,31 @@ SAVES: dict[str, tuple[dict, Callable[[Scene], None]]] = {
     "together and dropping": ({"overflow": "drop-oldest", "full": True}, lambda s: s.save_together(D, A)),
     "many": ({}, lambda s: s.save_many(A, B, A)),
     "many and waiting": ({"overflow": "block", "full": True}, lambda s: s.save_many(D, A, B)),
+    "in a tray": ({}, lambda s: s.save_quietly(A)),
+    "in another's tray": ({"overflow": "block", "tray": True}, lambda s: s.save_quietly(C)),
+    "coalesced in a tray": ({"overflow": "coalesce", "tray": True}, lambda s: s.save_quietly(B)),
+    "coalesced out of a tray": ({"overflow": "coalesce", "tray": True}, lambda s: s.save(B, 3)),
+    "behind a tray": ({"overflow": "block", "tray": True}, lambda s: s.save(B, 3)),
+    "dropping out of a tray": ({"overflow": "drop-oldest", "tray": True}, lambda s: s.save_many(C, D)),
+    "together behind a tray": ({"overflow": "block", "tray": True}, lambda s: s.save_together(B, C)),
     "behind another": ({"overflow": "drop-oldest", "full": True}, lambda s: s.save(A, 3)),
 }
 
 
 @pytest.mark.parametrize("name", SAVES)
-def test_an_interrupt_at_any_place_in_save_leaves_the_keeper_whole(name):
+def test_an_interrupt_at_any_place_in_save_leaves_the_keeper_whole(name, monkeypatch):
+    monkeypatch.setattr("safekeeper.keeper.ticket.TRAY_SECONDS", 60)
     options, save = SAVES[name]
     for at in itertools.count(1):
         interrupt = Interrupt(at)
         play(options, save, interrupt)
         if interrupt.where is None:
-            assert at > 30, "it has come to no place where it could interrupt"
+            assert at > 20, "it has come to no place where it could interrupt"
             break
 
 
 def play(options: dict, save: Callable[[Scene], None], interrupt: Interrupt) -> None:
-    settings = {key: value for key, value in options.items() if key != "full"}
+    settings = {key: value for key, value in options.items() if key not in ("full", "tray")}
     store = Faulty(MemoryBackend())
     store.atomic_batch = True  # as what is inside has
     keeper = SafeKeeper(store, storage_queue=Bounds(count=2), deadline=60, **settings)
@@ -129,6 +149,9 @@ def play(options: dict, save: Callable[[Scene], None], interrupt: Interrupt) -> 
         if "full" in options:
             scene.fill(gate)
             helper = scene.let_go_when_somebody_waits(gate)
+        if "tray" in options:
+            scene.begin_tray(gate)
+            helper = scene.let_go_when_somebody_waits(gate)
         try:
             sys.setprofile(interrupt)
             save(scene)
@@ -136,7 +159,7 @@ def play(options: dict, save: Callable[[Scene], None], interrupt: Interrupt) -> 
             pass
         finally:
             sys.setprofile(None)
-        if "full" in options:
+        if "full" in options or "tray" in options:
             scene.over = True
             helper.join()
     check(keeper, scene, interrupt.where)
@@ -146,7 +169,7 @@ def check(keeper: SafeKeeper, scene: Scene, where: str | None) -> None:
     assert keeper._pipeline.lock.acquire(timeout=30), where
     keeper._pipeline.lock.release()
     try:
-        for ticket in scene.tickets:
+        for ticket in (*scene.tickets, *scene.tickets_of_trays):
             ticket.outcome(30)
         keeper.flush(30)
     except TimeoutError as error:

@@ -27,6 +27,7 @@ from safekeeper import (
     Unavailable,
 )
 from safekeeper.backends.memory import MemoryBackend
+from safekeeper.keeper.ticket import Tray
 from safekeeper.testing import Faulty
 
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
@@ -55,6 +56,8 @@ class Save:
     state: bytes | None
     ticket: Ticket | None = None
     completions: list[Ticket] = field(default_factory=list)
+    quiet: bool = False
+    """Whether nobody is called back, so that it may travel in a tray."""
 
     @property
     def certainly_not_stored(self) -> bool:
@@ -99,7 +102,7 @@ class KeeperMachine(RuleBasedStateMachine):
     @rule(
         id=st.sampled_from(IDS),
         size=st.sampled_from([0, 10, 5000, 30_000]),
-        how=st.sampled_from(["plain", "bad", "lock", "frozen", "forget", "held lock"]),
+        how=st.sampled_from(["plain", "quiet", "quiet", "bad", "lock", "frozen", "forget", "held lock"]),
         deadline=st.sampled_from([None, 0.0, 0.01, 5.0]),
     )
     def save(self, id, size, how, deadline):
@@ -109,7 +112,10 @@ class KeeperMachine(RuleBasedStateMachine):
         save = Save(id, None if how == "forget" else number + bytes(size))
         callback = save.completions.append
         try:
-            if how == "forget":
+            if how == "quiet":
+                save.quiet = True
+                save.ticket = self.keeper.save(id, save.state)
+            elif how == "forget":
                 save.ticket = self.keeper.forget(id, deadline=deadline, callback=callback)
             elif how == "held lock":
                 with self.lock:
@@ -155,6 +161,20 @@ class KeeperMachine(RuleBasedStateMachine):
             return
         assert all(save.ticket.done() for save in self.saves)
 
+    @rule(ids=st.lists(st.sampled_from(IDS), min_size=1, unique=True))
+    def save_many(self, ids):
+        """What `save_many` does before it waits."""
+        saves = [Save(id, b"%d " % (len(self.saves) + n), quiet=True) for n, id in enumerate(ids)]
+        try:
+            sent = self.keeper._send_many([(save.id, save.state) for save in saves], 0.05)
+        except Closed:
+            assert self.is_closed
+            return
+        entries = sent * len(saves) if type(sent[0]) is Tray else sent
+        for save, entry in zip(saves, entries, strict=True):
+            save.ticket = Ticket(self.keeper._pipeline.completions, entry, save.id, entry.newest)
+        self.saves += saves
+
     @rule(id=st.sampled_from(IDS))
     def fetch(self, id):
         try:
@@ -196,7 +216,7 @@ class KeeperMachine(RuleBasedStateMachine):
         self.every_save_is_counted_once()
         assert self.keeper.metrics().pending == 0
         for save in self.saves:
-            assert save.completions == [save.ticket]
+            assert save.completions == ([] if save.quiet else [save.ticket])
             assert isinstance(save.ticket.outcome(0), Receipt | SafekeeperError)
         for id in IDS:
             assert self.stored(id) in self.possible(id)
