@@ -99,7 +99,10 @@ class CheckpointId(_Id):
             raise BadId(f"a group is a str, not {type(group).__name__}: decode it first")
         check_group(group)
         if type(key) is str:
-            key = key.encode() if key.isascii() else as_key(key)
+            try:
+                key = key.encode()
+            except UnicodeEncodeError:
+                key = as_key(key)  # it raises
         elif type(key) is not bytes:
             raise BadId(f"a key is bytes or str, not {type(key).__name__}: encode it first")
         if len(key) > MAX_KEY_BYTES:

@@ -15,9 +15,9 @@ from safekeeper.backends.log.scan import row_locations
 from safekeeper.backends.shared.records import (
     BLOCK,
     COLUMNS,
+    EMPTY_CHECK,
     RECORDS,
     NewRecord,
-    check_value,
     encode_block,
     encode_record_head,
     encode_records,
@@ -46,15 +46,19 @@ class RecordBlock:
 
     def install(self, state: State, segment: int, offset: int) -> None:
         """Let the index know where the records are."""
-        counts, put = state.counts[segment], state.index.put
+        counts, tombstones = state.counts[segment], 0
         first = location_of(segment, offset + BLOCK.size)
+        last, keys = "", dict[bytes, int]()  # no group has no name
         for (group, _, key, value, _), start in zip(self._entries, self._starts, strict=True):
+            if group != last:
+                last, keys = group, state.index.keys_of(group)
             if value is None:
-                put(group, key, first + (start >> 3) | TOMBSTONE_BIT)
-                counts.tombstones += 1
+                keys[key] = first + (start >> 3) | TOMBSTONE_BIT
+                tombstones += 1
             else:
-                put(group, key, first + (start >> 3))
-                counts.puts += 1
+                keys[key] = first + (start >> 3)
+        counts.tombstones += tombstones
+        counts.puts += self.count - tombstones
 
 
 class ColumnBlock:
@@ -126,4 +130,8 @@ def entries_of(batch: Batch) -> list[NewRecord]:
     """What a batch of single operations puts into records. It needs no sequence, so callers can do it in parallel."""
     if batch.columns is not None:
         return []
-    return [(id.group, id.group.encode(), id.key, value, check_value(value)) for id, value in batch.items()]
+    check = xxhash.xxh3_64_intdigest  # `check_value` without a call
+    return [
+        (group, group.encode(), key, value, check(value) if value else EMPTY_CHECK)
+        for (group, key), value in batch.items()
+    ]

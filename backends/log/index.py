@@ -23,10 +23,14 @@ class LogIndex:
 
     def put(self, group: str, key: bytes, location: int) -> None:
         """Set the location of one id."""
+        self.keys_of(group)[key] = location
+
+    def keys_of(self, group: str) -> dict[bytes, int]:
+        """Where the locations of ids of *group* are set."""
         keys = self.recent.get(group)
         if keys is None:
             keys = self.recent[group] = {}
-        keys[key] = location
+        return keys
 
     def put_many(self, group: str, locations: Iterable[tuple[bytes, int]]) -> None:
         """Set the locations of many ids of a group; of a key that stands twice the last counts."""

@@ -42,7 +42,7 @@ CREATED_FLAG: Final = 2
 _SPREAD: Final = 0x9E3779B97F4A7C15
 _MASK64: Final = (1 << 64) - 1
 _PADDING: Final = [bytes(-n % 8) for n in range(8)]
-_EMPTY_CHECK: Final = xxhash.xxh3_64_intdigest(b"")
+EMPTY_CHECK: Final = xxhash.xxh3_64_intdigest(b"")
 
 
 def padding(size: int) -> bytes:
@@ -156,7 +156,7 @@ def encode_record_head(
 
 def check_value(value: bytes | memoryview | None) -> int:
     """The checksum of a value, or of a tombstone's lack of one."""
-    return xxhash.xxh3_64_intdigest(value) if value else _EMPTY_CHECK
+    return xxhash.xxh3_64_intdigest(value) if value else EMPTY_CHECK
 
 
 def decode_record_head(raw: bytes | memoryview) -> RecordHead | None:
@@ -178,14 +178,19 @@ NewRecord = tuple[str, bytes, bytes, bytes | None, int]
 
 def encode_records(records: list[NewRecord], sequence: int, epoch: int) -> tuple[list[bytes], list[int], int]:
     """The payload of a block of records, where in it each record starts, and its length."""
+    # As `encode_record_head`, without a call for each: a save spends a good part of its time here.
+    pack, pack_check, digest, fixed = _RECORD_REST.pack, _U64.pack, xxhash.xxh3_64_intdigest, RECORD.size
     parts: list[bytes] = []
     starts: list[int] = []
     position = 0
     for _, group, key, value, value_check in records:
         starts.append(position)
-        head = encode_record_head(sequence, epoch, group, key, value, value_check)
-        value = value or b""
-        size = len(head) + len(value)
-        parts += (head, value, _PADDING[size & 7])
+        flags = 0
+        if value is None:
+            flags, value = TOMBSTONE_FLAG, b""
+        key_size, group_size, value_size = len(key), len(group), len(value)
+        raw = pack(value_check, sequence, epoch, value_size, key_size, group_size, flags) + group + key
+        size = fixed + group_size + key_size + value_size
+        parts += (pack_check(digest(raw)), raw, value, _PADDING[size & 7])
         position += size + 7 & ~7
     return parts, starts, position

@@ -243,12 +243,17 @@ class Codec:
         the caller wants a small state to be quick: if this is the first that is large, it may not be noticed.
         """
         try:
-            if self._type is None:
-                payload = self._payload(state, get_on)
-            else:
+            if self._type is not None:
                 payload = self._type.dumps(state, lambda plain: self._payload(plain, get_on))
+            elif get_on is None and not self._met_large and not looks_large(state):
+                payload = self._dumps(state)  # as `_payload`, without a call: it is on the way of every small state
+                if len(payload) > SLICE_BYTES:
+                    self._met_large = True
+            else:
+                payload = self._payload(state, get_on)
             if self._zstd is None:
-                return self._plain.seal(payload)
+                plain = self._plain
+                return plain.pack(_MARK, xxhash.xxh3_64_intdigest(payload, plain.seed), plain.data) + payload
             packed = self._zstd.compress(payload)
         except Exception as error:
             raise BadState(f"{self._serializer.name} cannot serialize this {type(state).__name__}: {error}") from error
