@@ -43,7 +43,7 @@ async def count(text: Annotated[str, Body(media_type="text/plain")]) -> dict[str
     """Count the words of a text; how often each was seen up to now."""
     counts, tickets = {}, []
     for word in text.split():
-        async with app.state.words.event(word.encode()) as element:
+        async with app.state.words.event(word) as element:
             element.state += 1
             counts[word] = element.state
         tickets.append(element.ticket)
@@ -54,7 +54,7 @@ async def count(text: Annotated[str, Body(media_type="text/plain")]) -> dict[str
 @app.get("/words/{word}")
 async def seen(word: str) -> int:
     """How often a word was seen."""
-    async with app.state.words.look(word.encode()) as state:
+    async with app.state.words.look(word) as state:
         return state or 0
 
 

@@ -23,7 +23,7 @@ from math import inf
 from threading import Lock
 from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
 
-from safekeeper.backend import CheckpointId, Receipt, check_group
+from safekeeper.backend import CheckpointId, Receipt, as_key, check_group
 from safekeeper.elements.element import Element
 from safekeeper.elements.holding import Call, Hold, Holding, Inside, Pool, Steps, Waits
 from safekeeper.elements.memory import Memory
@@ -138,8 +138,9 @@ class Checkpointed(Generic[S]):
                 self._eager.start()
         self._check()
 
-    def event(self, key: bytes, *, undo: bool = False) -> Holding[Element[S]]:
-        """An event for *key*: the element, to be changed inside the block and by nobody else meanwhile.
+    def event(self, key: bytes | str, *, undo: bool = False) -> Holding[Element[S]]:
+        """An event for *key*, bytes or a str for its UTF-8: the element, to be changed inside the block and by nobody else
+        meanwhile.
 
         A block that raises does not count as an event. With *undo* the state is put back as it was before, which costs
         one serialization an event; a key that was not there before starts anew in any case. Without it what the block
@@ -152,7 +153,7 @@ class Checkpointed(Generic[S]):
         `async with` block other things may be awaited. A `with` block in an event loop keeps it waiting while another
         thread has the key, or while the state is read.
         """
-        return Holding(self._event(key, undo), self._pool)
+        return Holding(self._event(as_key(key), undo), self._pool)
 
     def _event(self, key: bytes, undo: bool) -> Steps[Element[S]]:
         element = yield from self._take(key)
@@ -178,9 +179,9 @@ class Checkpointed(Generic[S]):
         finally:
             element.let_go()
 
-    def look(self, key: bytes) -> Holding[S | None]:
+    def look(self, key: bytes | str) -> Holding[S | None]:
         """The state of *key*, to be read inside the block; None if there is none. It counts as no event."""
-        return Holding(self._look(key), self._pool)
+        return Holding(self._look(as_key(key)), self._pool)
 
     def _look(self, key: bytes) -> Steps[S | None]:
         element = yield from self._take(key)
@@ -193,9 +194,10 @@ class Checkpointed(Generic[S]):
                 self._memory.drop(element)
             element.let_go()
 
-    def forget(self, key: bytes) -> Ticket:
+    def forget(self, key: bytes | str) -> Ticket:
         """Remove *key* from memory and from the store. Its next event starts anew. An event may forget its own key."""
         self.claim()
+        key = as_key(key)
         element = self._memory.get(key)
         if element is not None and element.is_held_here():
             return self._forget(element)
@@ -226,7 +228,7 @@ class Checkpointed(Generic[S]):
                 memory.left = None
         return count
 
-    def checkpoint(self, key: bytes | None = None) -> list[Ticket]:
+    def checkpoint(self, key: bytes | str | None = None) -> list[Ticket]:
         """Save everything that is dirty. When all the tickets have completed, every event before the call is stored.
 
         It respects the keeper's queues whatever their policy is: while they are full it waits until its own saves are
@@ -238,7 +240,7 @@ class Checkpointed(Generic[S]):
         """
         self._check_process()
         if key is not None:
-            return self._checkpoint_one(key)
+            return self._checkpoint_one(as_key(key))
         return self._saver.save_all(self._memory.not_stored())
 
     def close(self) -> None:

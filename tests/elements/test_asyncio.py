@@ -440,3 +440,17 @@ def test_many_tasks_are_cancelled_at_random(store, seed, long_form):
         stored = dict(keeper.recover("words"))
     for key in keys:
         assert acknowledged[key] <= stored.get(key, 0) <= begun[key], (seed, key)
+
+
+def test_a_key_may_be_a_str(keeper):
+    async def main():
+        async with Checkpointed(keeper, "words", dict, trigger=None) as group:
+            async with group.event("foo") as element:
+                element.state["count"] = 1
+            (ticket,) = await group.acheckpoint("foo")
+            await ticket
+            assert keeper.fetch(ID) == {"count": 1}
+            await (await group.aforget("foo"))
+            assert keeper.fetch(ID) is None
+
+    asyncio.run(main())

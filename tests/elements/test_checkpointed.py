@@ -7,6 +7,7 @@ import pytest
 
 from safekeeper import (
     Backoff,
+    BadId,
     BadState,
     Batch,
     Bounds,
@@ -345,3 +346,20 @@ def test_an_element_that_could_not_be_made_is_not_kept(keeper):
         with pytest.raises(ZeroDivisionError):
             group.event(KEY).__enter__()
         assert len(group) == 0
+
+
+def test_a_key_may_be_a_str_wherever_there_is_one(keeper):
+    with words(keeper, trigger=None) as group:
+        count(group, "früh")
+        (ticket,) = group.checkpoint("früh")
+        assert ticket.id == CheckpointId("words", "früh".encode())
+        ticket.result()
+        with group.look("früh".encode()) as state:
+            assert state == {"count": 1}
+        with group.look("früh") as state:
+            assert state == {"count": 1}
+        assert len(group) == 1
+        group.forget("früh").result()
+        assert list(keeper.keys("words")) == []
+        with pytest.raises(BadId, match="has no UTF-8 form"), group.event("\ud800"):
+            pass
