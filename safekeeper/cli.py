@@ -29,7 +29,7 @@ from rich.table import Column, Table
 from typer.core import TyperGroup
 
 import safekeeper
-from safekeeper import stores
+from safekeeper import places, stores
 from safekeeper.backend import (
     Backend,
     Batch,
@@ -241,7 +241,7 @@ def put(
     if encode:
         value = _encode(id, value, "standard input" if file is None else str(file))
     with safekeeper.open(url) as store:
-        store.write(Batch({id: value}))
+        store.write(Batch({_in_place(store, id): value}))
 
 
 @app.command()
@@ -257,7 +257,7 @@ def get(
     """
     id = _id(group, key)
     with safekeeper.open(url) as store:
-        (value,) = store.read([id])
+        (value,) = store.read([_in_place(store, id)])
     if value is None:
         _complain(f"{id} is not there")
         raise typer.Exit(1)
@@ -311,10 +311,10 @@ def _as_json(state: Any) -> Any:
 @app.command()
 def rm(url: StoreUrl, group: Group, keys: Annotated[list[str], typer.Argument(help="The keys to remove.")]) -> None:
     """Remove ids. That one is not there is no error."""
-    batch = Batch()
-    for key in keys:
-        batch.delete(_id(group, key))
+    batch, ids = Batch(), [_id(group, key) for key in keys]
     with safekeeper.open(url) as store:
+        for id in ids:
+            batch.delete(_in_place(store, id))
         store.write(batch)
 
 
@@ -326,7 +326,8 @@ def ls(
 ) -> None:
     """List the groups of a store, or the keys of one group."""
     with _open_existing(url) as store:
-        names = dict.fromkeys(store.groups() if group is None else map(show_key, store.keys(group)))
+        keys = () if group is None else store.keys(places.current(store, group))
+        names = dict.fromkeys(store.groups() if group is None else map(show_key, keys))
         if as_json:
             _print_json(list(names))
             return
@@ -373,12 +374,13 @@ def copy(
     _require_another(source, target)
     if spark is None:
         with _open_existing(source) as old, safekeeper.open(target) as new, _Counter("{:,} ids copied") as counter:
-            copied = stores.copy(old, new, group, counter.add)
+            copied = stores.copy(old, new, _families(old, group), counter.add)
     else:
         from safekeeper.spark.source import copy_on_spark
 
-        _open_existing(source).close()
-        copied = copy_on_spark(source, target, group, spark)
+        with _open_existing(source) as old:
+            groups = _families(old, group)
+        copied = copy_on_spark(source, target, groups, spark)
     if as_json:
         _print_json(asdict(copied))
     else:
@@ -525,6 +527,15 @@ def _agrees(queries: int) -> bool:
     if not sys.stdin.isatty():
         _fail("say --yes to remove them, or --dry-run to see them only")
     return typer.confirm(f"Remove the state of {queries} queries?", err=True)
+
+
+def _in_place(store: Backend, id: CheckpointId) -> CheckpointId:
+    """Where *id* is, if its group belongs to an owner that had to copy it."""
+    return CheckpointId(places.current(store, id.group), id.key)
+
+
+def _families(store: Backend, groups: list[str] | None) -> list[str] | None:
+    return groups and [name for group in groups for name in places.family(store, group)]
 
 
 def _id(group: str, key: str) -> CheckpointId:

@@ -27,9 +27,8 @@ from math import inf
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from safekeeper import claims
+from safekeeper import claims, places
 from safekeeper.backend import Batch, CheckpointId, Scope
-from safekeeper.elements import places
 from safekeeper.elements.life import Life, SignOfLife, look
 from safekeeper.errors import Closed, Conflict, SafekeeperError, Unavailable
 from safekeeper.keeper.notices import log_safely

@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, Self
 
-from safekeeper import registry
+from safekeeper import places, registry
 from safekeeper.backend import Backend, CheckpointId, Receipt, SupportsAtomicBatch, as_key, check_group
 from safekeeper.errors import BadId, BadState, BadUrl, SafekeeperError, TooLarge, Unavailable
 from safekeeper.keeper.backoff import Backoff
@@ -42,7 +42,7 @@ from safekeeper.keeper.serializers import (
     size_if_immutable,
 )
 from safekeeper.keeper.ticket import Callback, Entry, StateLock, Ticket, Together, Tray
-from safekeeper.large import fits, is_head, parts_group
+from safekeeper.large import fits, is_head, with_parts
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # with a default: a keeper without `state=` takes and gives anything
@@ -295,28 +295,31 @@ class SafeKeeper(Generic[S]):
         return self._submit(self._entry(id, deadline), callback)
 
     def forget_group(self, group: str, *, deadline: float | None = None) -> int:
-        """Delete every id of *group* from the store and wait for it; how many there were.
+        """Delete every id of *group* from the store and wait for it; how many there were. What its owners have
+        copied goes, too.
 
         It comes after the saves that were made before. What is saved meanwhile may stay or go.
         """
         _check_group(group)
         self.flush()
-        count = 0
-        for name in (group, parts_group(group)):  # the parts of large states last: nobody needs them then
-            keys = self._reader.keys(name, b"")
-            while page := [self._entry(CheckpointId(name, key), deadline) for key in islice(keys, _MANY)]:
-                self._pipeline.submit_all(page, self._listener)
-                self._wait_for(page)
-                count += len(page) if name == group else 0
+        count, current = 0, places.current(self.backend, group)
+        for place in places.all_of(self.backend, group):
+            for name in reversed([*with_parts([place])]):  # parts of large states last: nobody needs them then
+                keys = self._reader.keys(name, b"")
+                while page := [self._entry(CheckpointId(name, key), deadline) for key in islice(keys, _MANY)]:
+                    self._pipeline.submit_all(page, self._listener)
+                    self._wait_for(page)
+                    count += len(page) if name == current else 0
         return count
 
     def keys(self, group: str, *, prefix: bytes | str = b"") -> Iterator[bytes]:
-        """The keys of *group* in the store that begin with *prefix*, in any order, each once.
+        """The keys of *group* in the store that begin with *prefix*, in any order, each once: where its owner has
+        them, if it has one.
 
         Saves that are still queued may or may not be seen: `flush` first.
         """
         _check_group(group)
-        return self._reader.keys(group, as_key(prefix))
+        return self._in_place(group, lambda place: self._reader.keys(place, as_key(prefix)))
 
     def ping(self, timeout: float | None = None) -> float:
         """Ask the store for something that is not there; how many seconds the answer took.
@@ -350,10 +353,15 @@ class SafeKeeper(Generic[S]):
         *on_error* it goes on: that gets the id and the error of each such state. An unavailable store always ends it.
 
         Saves that are still queued may or may not be seen: `flush` first. *progress* is called after every batch.
+        The states are read where the owner of the group has them, if it has one.
         """
         _check_group(group)
         decode = None if self._codec is None else self._codec.decode
-        return self._reader.recover(group, batch, decode, progress, on_error)
+        return self._in_place(group, lambda place: self._reader.recover(place, batch, decode, progress, on_error))
+
+    def _in_place(self, group: str, read: Callable[[str], Iterator[T]]) -> Iterator[T]:
+        """What *read* finds where the elements of *group* are."""
+        yield from read(places.current(self.backend, group))
 
     def guard(self, claim: Claim, *groups: str) -> Guard:
         """Acknowledge what is saved in *groups* only if *claim* holds after it was written, by one check a batch; if it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from random import Random
 
 import pytest
 
+import safekeeper
 from safekeeper import (
     Batch,
     Checkpointed,
@@ -27,10 +29,11 @@ from safekeeper import (
     Scope,
     Unavailable,
     claims,
+    places,
 )
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.dev.redis import RedisServer
-from safekeeper.elements import life, owner, places
+from safekeeper.elements import life, owner
 from safekeeper.testing import Faulty
 
 from ..unruly import Turns, UnrulyStore
@@ -426,6 +429,70 @@ class TestLateWrites:
 def count_only(group, key=KEY):
     with group.event(key) as element:
         element.state["count"] += 1
+
+
+class TestWhoeverLooksForAGroup:
+    """finds its elements where the owner has them now."""
+
+    @pytest.fixture
+    def url(self, tmp_path):
+        """A store whose group `words` was taken from an owner that lives: its elements were copied."""
+        url = f"log://{tmp_path}/store"
+        with SafeKeeper(url) as here, SafeKeeper(url) as there:
+            group = words(here)
+            for key in ("foo", "bar", "baz"):
+                count(group, key)
+            with words(there, owner="take") as taken:
+                assert count(taken, "foo") == 2
+                taken.forget("baz").result(LIMIT)
+                here.save(CheckpointId("words", "late"), {"count": -1})  # by one that has lost it
+                with suppress(Conflict):
+                    group.close()
+        with safekeeper.open(url) as store:
+            assert places.current(store, "words") != "words"
+        return url
+
+    def test_by_keys_and_recover(self, url):
+        with SafeKeeper(url) as keeper:
+            assert sorted(keeper.keys("words")) == [b"bar", b"foo"]
+            assert list(keeper.keys("words", prefix="f")) == [b"foo"]
+            assert dict(keeper.recover("words")) == {b"bar": {"count": 1}, b"foo": {"count": 2}}
+
+    def test_forgets_every_place_of_it_and_the_owner_goes_on(self, url):
+        with SafeKeeper(url) as keeper, words(keeper) as group:
+            # one that ended while it copied has left something, too
+            orphan = CheckpointId("words.owned.7_0123456789abcdef", b"foo")
+            other = CheckpointId("words.owned.by.others", b"foo")
+            keeper.backend.write(Batch({orphan: b"", other: b""}))
+            assert keeper.forget_group("words") == 2
+            assert sorted(keeper.backend.groups()) == ["words.claims", "words.owned.by.others", "words.places"]
+            assert list(keeper.keys("words")) == []
+            assert count(group, "new") == 1
+            assert list(keeper.keys("words")) == [b"new"]
+
+    def test_a_group_whose_name_is_too_long_for_an_owner_is_found_as_it_is(self, tmp_path):
+        name = "x" * 255
+        with SafeKeeper(f"log://{tmp_path}/store") as keeper:
+            keeper.save(CheckpointId(name, "foo"), [1]).result(LIMIT)
+            assert list(keeper.keys(name)) == [b"foo"]
+            assert keeper.forget_group(name) == 1
+
+    def test_on_the_command_line(self, url, tmp_path):
+        def run(*arguments, **options):
+            command = [sys.executable, "-m", "safekeeper.cli", *arguments]
+            return subprocess.run(command, capture_output=True, check=True, timeout=LIMIT, **options).stdout
+
+        assert sorted(run("ls", url, "words").split()) == [b"bar", b"foo"]
+        assert json.loads(run("get", url, "words", "foo", "--decode")) == {"count": 2}
+        run("put", url, "words", "foo", "--encode", input=b'{"count": 7}')
+        run("rm", url, "words", "bar")
+        copied = f"log://{tmp_path}/copied"
+        run("copy", url, copied, "--group", "words")
+        for there in (url, copied):
+            with SafeKeeper(there) as keeper, words(keeper) as group:
+                assert dict(keeper.recover("words")) == {b"foo": {"count": 7}}
+                with group.look("foo") as state:
+                    assert state == {"count": 7}
 
 
 class TestManyOrders:

@@ -25,11 +25,12 @@ take-over comes late; an owner ends while it copies; one is stopped between its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import islice
 
 from safekeeper import large, stores
-from safekeeper.backend import Backend, Batch, CheckpointId, check_group
+from safekeeper.backend import MAX_GROUP_BYTES, Backend, Batch, CheckpointId, check_group
 from safekeeper.claims import Claim, Mark
 
 _DELETED_AT_ONCE = 1000
@@ -42,10 +43,26 @@ def check_name(group: str) -> None:
 
 
 def current(store: Backend, group: str) -> str:
-    """The group in which the elements of *group* are now."""
+    """The group in which the elements of *group* are now: *group* itself, unless an owner had to copy them."""
+    if len(_records(group).encode()) > MAX_GROUP_BYTES:  # too long for an owner, see `check_name`
+        return group
     keys = sorted(store.keys(_records(group)), reverse=True)
     found = store.read([CheckpointId(_records(group), key) for key in keys[:1]])
     return found[0].decode() if found and found[0] is not None else group
+
+
+def all_of(store: Backend, group: str) -> list[str]:
+    """The groups in which elements of *group* are or were: itself and every place, also that of an owner that ended
+    while it copied. It looks at the names of all groups."""
+    place = re.compile(re.escape(f"{group}.owned.") + r"[0-9]+_[0-9a-f]{16}")
+    return [group, *sorted({name for name in store.groups() if place.fullmatch(name)})]
+
+
+def family(store: Backend, group: str) -> list[str]:
+    """The groups to copy for the elements of *group* as they are now: where they are, and whose they are."""
+    if (place := current(store, group)) == group:
+        return [group]
+    return [place, _records(group), f"{group}.claims"]
 
 
 def has_record(store: Backend, group: str, mark: Mark) -> bool:
