@@ -139,8 +139,7 @@ class Checkpointed(Generic[S]):
         self._check()
 
     def event(self, key: bytes | str, *, undo: bool = False) -> Holding[Element[S]]:
-        """An event for *key*, bytes or a str for its UTF-8: the element, to be changed inside the block and by nobody else
-        meanwhile.
+        """An event for *key*, bytes or a str: the element, to be changed inside the block and by nobody else meanwhile.
 
         A block that raises does not count as an event. With *undo* the state is put back as it was before, which costs
         one serialization an event; a key that was not there before starts anew in any case. Without it what the block
