@@ -5,10 +5,10 @@
     store.write(batch)
     claim.check()                           acknowledged, unless this raises Conflict
 
-A claim is an id that is written once. The highest counts: the highest epoch, of equal ones the highest owner. Owner and
-claimant each write first and read afterwards, so one of them sees the other: either the owner's check finds the new
-claim, or its write was there when the new owner began to read. This holds on every backend, and against a process that
-was stopped at any moment and comes back.
+A claim is an id that is written once. The highest counts: the highest epoch, of equal ones the highest owner. An owner
+writes first and looks for its claim afterwards; a claimant first deletes that claim and reads afterwards. So one of
+them sees the other: either the owner's check misses its claim, or its write was there when the new owner began to read.
+This holds on every backend, and against a process that was stopped at any moment and comes back.
 
     group NAME.claims     claim_EPOCH_OWNER    19 digits, 16 hex digits; JSON: who it is, for messages; written once
                           done_EPOCH_OWNER     its owner has ended: a hint for those who wait; "quiet" if it has said
@@ -18,13 +18,15 @@ was stopped at any moment and comes back.
 The rules, which `tests/claims` checks in all orders:
 
 1. **Take.** List the claims; write one with the highest epoch plus one, and write it until the write returns. List
-   again. Whoever is not the highest has no claim.
-2. **Check.** List the claims, then read one's own. It holds if none is higher *and* it is still there. A check begins
-   after the writes that it is for have returned; one check can be for many.
-3. **Clean.** Only who holds the name, and only claims below its own, the lowest first, each after the one before is
-   deleted. A listing need not show what came and what went meanwhile. One that misses a claim in this way misses it
-   because a higher owner has deleted it, and that one has deleted everything lower first, the reader's own too. The
-   highest claim is never deleted, so epochs never go back.
+   again, then read one's own. Whoever is not the highest, or is not there any more, has no claim.
+2. **End the lower ones.** List again, and delete every claim below one's own, the lowest first, each after the one
+   before is deleted. When all of that has returned, and not before, the name is taken. A lower claim that none of these
+   listings shows came later, and its own listing shows this one; or somebody higher has deleted it. The highest claim
+   is never deleted, so epochs never go back.
+3. **Check.** Read one's own claim. It holds if it is still there. A check begins after the writes that it is for have
+   returned; one check can be for many.
+
+A claimant that dies before it has ended the lower claims has taken nothing: the owner goes on until the next one comes.
 
 Nothing here says whether an owner is alive. Taking a name from one that is alive is safe and stops it.
 """
@@ -36,7 +38,6 @@ import os
 import re
 import secrets
 import socket
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -92,6 +93,7 @@ class Claim:
         self.others = others
         """The other claims that were there when this one was taken. Whoever has written under the name is among them,
         or was before them."""
+        self._id = CheckpointId(_group(name), mark.key())
 
     def check(self) -> None:
         """Return if the name was still ours after the writes that returned before this call: they are acknowledged.
@@ -99,13 +101,9 @@ class Claim:
         Raise `Conflict` if it may not have been: they count as never acknowledged, and nothing more is to be written
         under the name. Raise `Unavailable` if the store did not answer: check again.
         """
-        self._check(_list(self._store, self.name)["claim"])
-
-    def _check(self, there: set[Mark]) -> None:
-        highest = max(there, default=self.mark)
-        if highest <= self.mark and self._store.read([CheckpointId(_group(self.name), self.mark.key())]) != [None]:
-            return
-        raise Conflict(f"{self.name} was taken by {holder(self._store, self.name)}: what was written since is not ours")
+        if self._store.read([self._id]) == [None]:
+            who = holder(self._store, self.name) or "somebody who has removed all claims"
+            raise Conflict(f"{self.name} was taken by {who}: what was written since is not ours")
 
     def beat(self, number: int) -> None:
         """Say that the owner is at work; *number* is another one each time. For those who wait and see nothing else."""
@@ -133,10 +131,11 @@ def take(store: Backend, name: str, *, after: Mark | Literal["whoever"] | None =
     said = {"host": socket.gethostname(), "pid": os.getpid(), **about}
     _write_surely(store, Batch({CheckpointId(_group(name), mark.key()): json.dumps(said).encode()}))
     seen = _list(store, name)["claim"]
+    if max(seen, default=mark) > mark:
+        raise Conflict(f"{name} was taken by {holder(store, name)} at the same moment")
     claim = Claim(store, name, mark, frozenset(there | seen) - {mark})
-    claim._check(seen)
-    with suppress(Unavailable):  # what is left is in nobody's way, and goes with the next claim
-        _clean(store, name, mark)
+    claim.check()
+    _end_lower(store, name, mark)
     return claim
 
 
@@ -153,13 +152,14 @@ def holder(store: Backend, name: str) -> ClaimHolder | None:
             return ClaimHolder(mark, json.loads(value), done is not None, done == _QUIET, beat)
 
 
-def _clean(store: Backend, name: str, mine: Mark) -> None:
+def _end_lower(store: Backend, name: str, mine: Mark) -> None:
+    """Let nobody with a claim below *mine* acknowledge anything any more."""
     marks = set[Mark]().union(*_list(store, name).values())
     for lower in sorted(mark for mark in marks if mark < mine):
-        batch = Batch()  # one claim at a time: rule 3
+        batch = Batch()  # one claim at a time: rule 2
         for kind in ("claim", "done", "beat"):
             batch.delete(CheckpointId(_group(name), lower.key(kind)))
-        store.write(batch)
+        _write_surely(store, batch)
 
 
 def _write_surely(store: Backend, batch: Batch) -> None:

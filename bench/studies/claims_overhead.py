@@ -3,7 +3,7 @@
     python -m safekeeper.bench.studies.claims_overhead [--quick] [--only log]
 
 A write is a batch of one value of 1 KB, as durable as the store makes it; `redis:` has appendfsync always. A check
-lists the claims of the name and reads one's own, so it costs two reads, or two round trips.
+reads one's own claim: one read, or one round trip.
 """
 
 from __future__ import annotations

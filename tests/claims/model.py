@@ -69,10 +69,9 @@ class Rules:
     """How many of them are written before one check."""
     check: bool = True
     """Whether there is a check after the write."""
-    own: bool = True
-    """Whether a check reads its own claim after the listing."""
+    end_lower: bool = True
+    """Whether the lower claims are deleted before anything is read."""
     lowest_first: bool = True
-    clean: bool = True
 
 
 class Lost(AssertionError):
@@ -112,17 +111,14 @@ def _step(rules: Rules, world: World, number: int, process: Process) -> Iterator
                 yield _set(began, number, process._replace(step="claimed", mark=mark, listing=None))
         case "claimed" if ("claim", process.mark) not in world.puts:
             yield _set(world, number, process._replace(step="confirm", listing=Listing(world.claims)))
-        case "confirm" | "check":
+        case "confirm":
             for found in process.listing.results():
-                if any(mark > process.mark for mark in found):
-                    yield _set(world, number, Process("beaten", process.mark))
-                elif rules.own:
-                    yield _set(world, number, process._replace(step=f"{process.step} own", listing=None))
-                else:
-                    yield _holds(rules, world, number, process)
-        case "confirm own" | "check own":
+                beaten = any(mark > process.mark for mark in found)
+                confirmed = process._replace(step="look for its own", listing=None)
+                yield _set(world, number, Process("beaten", process.mark) if beaten else confirmed)
+        case "look for its own" | "check":
             if process.mark in world.claims:
-                yield _holds(rules, world, number, process._replace(step=process.step.removesuffix(" own")))
+                yield _holds(rules, world, number, process)
             else:
                 yield _set(world, number, Process("beaten", process.mark))
         case "list lower":
@@ -148,16 +144,15 @@ def _step(rules: Rules, world: World, number: int, process: Process) -> Iterator
             yield _set(began, number, process._replace(step="written", written=last))
         case "written" if not any(kind == "block" and what[0] == process.mark for kind, what in world.puts):
             if rules.check:
-                yield _set(world, number, process._replace(step="check", listing=Listing(world.claims)))
+                yield _set(world, number, process._replace(step="check"))
             else:
                 yield _holds(rules, world, number, process._replace(step="check"))
 
 
 def _holds(rules: Rules, world: World, number: int, process: Process) -> World:
     """The claim of a process was confirmed or checked."""
-    process = process._replace(listing=None)
-    if process.step == "confirm":
-        if rules.clean:
+    if process.step == "look for its own":
+        if rules.end_lower:
             return _set(world, number, process._replace(step="list lower", listing=Listing(world.claims)))
         return _set(world, number, process._replace(step="read"))
     acknowledged = {(process.mark, n) for n in range(process.written)}

@@ -1,7 +1,7 @@
 """The protocol of a journal, small enough to try it in every order, with the real `choose`.
 
 Processes take the journal, read its chain, append blocks, several in flight, and acknowledge what is stored after one
-check of the claims. Each may be stopped at any moment, for any time; one that died is one that takes no further step.
+check of the claim. Each may be stopped at any moment, for any time; one that died is one that takes no further step.
 What it had begun to write or to delete is carried out at any later moment, or never, each id for itself: so a batch may
 have holes. Claims are listed in one step here; `tests/claims` has listings that take time.
 
@@ -98,7 +98,10 @@ def _step(rules: Rules, world: World, who: int, process: Process) -> Iterator[Wo
             yield _set(world._replace(claims=world.claims | {process.mark}), who, process._replace(step="claimed"))
         case "claimed":
             beaten = max(world.claims) > process.mark
-            yield _set(world, who, process._replace(step="beaten" if beaten else "read"))
+            yield _set(world, who, process._replace(step="beaten" if beaten else "confirmed"))
+        case "confirmed":  # it ends the lower claims
+            claims = frozenset(mark for mark in world.claims if mark >= process.mark)
+            yield _set(world._replace(claims=claims), who, process._replace(step="read"))
         case "read":
             yield _set(world, who, _read(rules, world, process))
         case "append" if process.written < rules.blocks[who]:
@@ -137,8 +140,8 @@ def _read(rules: Rules, world: World, process: Process) -> Process:
 
 
 def _check(rules: Rules, world: World, who: int, process: Process, up_to: int) -> Iterator[World]:
-    """Check the claims, in one step with what follows: whoever claims between them reads afterwards."""
-    if rules.check and max(world.claims) > process.mark:
+    """Check the claim, in one step with what follows: whoever ends it between them reads afterwards."""
+    if rules.check and process.mark not in world.claims:
         yield _set(world, who, process._replace(step="beaten"))
         return
     acknowledged = process.lineage[:up_to]

@@ -32,10 +32,10 @@ def test_one_check_is_for_the_whole_batch(store, keeper, guard):
         first = keeper.save(A, 0)
         gate.wait_for(1)
         saves = [keeper.save(CheckpointId("orders", b"%d" % n), n) for n in range(100)]
-        before = store.calls["keys"]
+        before = store.calls["read"]
     for save in [first, *saves]:
         save.result()
-    assert store.calls["keys"] - before == 2, "one for each batch"
+    assert store.calls["read"] - before == 2, "one for each batch"
 
 
 def test_what_was_written_after_the_group_was_taken_is_not_acknowledged(store, keeper, guard):
@@ -75,10 +75,10 @@ def test_of_a_batch_only_the_lost_group_fails(store, keeper, guard):
 
 
 def test_a_check_without_an_answer_is_made_again_and_nothing_is_acknowledged_before(store, keeper, guard):
-    store.fail("keys", times=3)
+    store.fail("read", times=3)
     keeper.save(A, 1).result()
     assert keeper.metrics().retries == 3
-    store.fail("keys", times=10**9)
+    store.fail("read", times=10**9)
     with pytest.raises(Unavailable):
         keeper.save(A, 2, deadline=0.05).result()
 
