@@ -327,6 +327,16 @@ class SupportsAtomicBatch(Protocol):
 
 
 @runtime_checkable
+class SupportsSomeAtomicBatches(Protocol):
+    """A backend without `SupportsAtomicBatch` that keeps some batches whole all the same."""
+
+    def why_not_atomic(self, batch: Batch) -> str | None:
+        """None if *batch*, written by itself, is whole or absent after a crash and to whoever reads its ids in one
+        call; else why it is not and which one would be, in one line. This asks no server.
+        """
+
+
+@runtime_checkable
 class SupportsScan(Protocol):
     """A backend that can read a whole group in one pass, quicker than by its keys."""
 

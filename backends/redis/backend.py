@@ -15,6 +15,7 @@ from safekeeper.backends.redis.layout import BUCKETS, RedisGroup, RedisLargeValu
 from safekeeper.backends.redis.options import Address, Connect, RedisOptions, parse
 from safekeeper.backends.redis.routing import BucketRequest, Router
 from safekeeper.backends.redis.server import Command, RedisConnection
+from safekeeper.backends.redis.transaction import CHANGE_BYTES
 from safekeeper.backends.redis.writing import RedisWriter
 from safekeeper.backends.shared.checksums import check, damaged
 from safekeeper.backends.shared.errors import Misconfigured
@@ -71,6 +72,14 @@ class RedisBackend(Backend):
         by_servers = self._writer.write(batch)
         return Receipt(self._declared(reduce(and_, by_servers)) if by_servers else self.survives)
 
+    def why_not_atomic(self, batch: Batch) -> str | None:
+        """The small values of one group are one change of one hash, and read by one command."""
+        if len({id.group for id, _ in batch.items()}) > 1:
+            return "redis: keeps the ids of one group together: put them into one group"
+        if len(batch) > _READ_TOGETHER or batch.nbytes > CHANGE_BYTES:
+            return f"redis: keeps at most {_READ_TOGETHER} ids with {CHANGE_BYTES} bytes together: save fewer"
+        return None
+
     def create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
         """A script looks and stores in one step, under the lease that a write would have."""
         self.check_open()
@@ -92,8 +101,11 @@ class RedisBackend(Backend):
                     raise damaged(where, id.key, "parts of the value are gone")
                 else:
                     heads[id] = value
-            values |= self._large(heads)
-            missing = [id for id in heads if id not in values]  # replaced between two reads
+            found = self._large(heads)
+            values |= found
+            heads = {id: head for id, head in heads.items() if id not in found}  # replaced between two reads
+            groups = {id.group for id in heads}
+            missing = [id for id in dict.fromkeys(ids) if id.group in groups]  # what was replaced with it, too
         return [values[id] for id in ids]
 
     def _stored(self, ids: Sequence[CheckpointId]) -> Iterator[tuple[RedisGroup, CheckpointId, bytes | None]]:

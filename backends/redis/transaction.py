@@ -24,7 +24,7 @@ from safekeeper.backend import TOKEN_BYTES, Batch, CheckpointId
 from safekeeper.backends.redis.layout import LARGE_BYTES, TOKEN_AT, RedisGroup, RedisLargeValue, encode, locate, split
 from safekeeper.backends.redis.server import Command
 
-_CHANGE_BYTES = 512 * 1024
+CHANGE_BYTES = 512 * 1024
 _WINDOW_BYTES = 2 * 1024 * 1024
 _WINDOW_CHANGES = 1000
 _CHUNK_EXPIRES = b"3600000"
@@ -246,7 +246,7 @@ def changes(prefix: str, batch: Batch, with_large: set[str]) -> Iterator[Change]
         else:
             change.puts += (id.key, encode(where, id.key, value))
             change.nbytes += len(id.key) + len(value)
-        if change.nbytes > _CHANGE_BYTES:
+        if change.nbytes > CHANGE_BYTES:
             yield begun.pop(id.group)
     yield from begun.values()
 

@@ -19,7 +19,16 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from safekeeper import places, registry
-from safekeeper.backend import Backend, CheckpointId, Receipt, SupportsAtomicBatch, as_key, check_group
+from safekeeper.backend import (
+    Backend,
+    Batch,
+    CheckpointId,
+    Receipt,
+    SupportsAtomicBatch,
+    SupportsSomeAtomicBatches,
+    as_key,
+    check_group,
+)
 from safekeeper.errors import BadId, BadState, BadUrl, SafekeeperError, TooLarge, Unavailable
 from safekeeper.keeper.backoff import Backoff
 from safekeeper.keeper.fuse import Fuse
@@ -60,6 +69,7 @@ _MANY = 1000  # states of `save_many` that are on their way at a time
 _SOMETIMES_LATER = frozenset(
     {bytes, str, tuple, frozenset, PendingState}
 )  # types of states that a worker may serialize
+_ON_EVERY_STORE = "an operator, which keeps its states together on every store"
 _SMALL = 4096  # bytes: to serialize so little takes less time than to hand it to another thread
 _SERIALIZATION_BOUNDS = Bounds(count=1_000)
 _STORAGE_BOUNDS = Bounds()
@@ -244,13 +254,14 @@ class SafeKeeper(Generic[S]):
         or none is. Return a ticket for all.
 
         They are serialized before this returns. In order they are as single saves: after what was saved of these ids
-        before, and before what is saved later. Raise `SafekeeperError` if the store has no atomic batches; `log:`,
-        `lmdb:` and `memory:` have.
+        before, and before what is saved later. Raise `SafekeeperError` if the store cannot do that; `log:`, `lmdb:` and
+        `memory:` can, and `redis:` with small states of one group.
         """
-        if not isinstance(self.backend, SupportsAtomicBatch):
+        store = self.backend
+        if not isinstance(store, SupportsAtomicBatch | SupportsSomeAtomicBatches):
             raise SafekeeperError(
-                f"{type(self.backend).__name__} stores each id whole, not several together: use log: or lmdb:,"
-                " or an operator, which keeps its states together on every store"
+                f"{type(store).__name__} stores each id whole, not several together: use log: or lmdb:, or"
+                f" {_ON_EVERY_STORE}"
             )
         entries = [self._prepare(id, state, None, False, deadline, now=True) for id, state in states.items()]
         if not entries:
@@ -263,6 +274,10 @@ class SafeKeeper(Generic[S]):
             if entry.refused is not None:
                 entry.refused = type(entry.refused)(f"{entry.id}: {entry.refused}")
                 return self._submit(entry, callback)
+        if isinstance(store, SupportsSomeAtomicBatches):
+            batch = Batch({entry.id: entry.value for entry in entries if entry.value is not None})
+            if (why := store.why_not_atomic(batch)) is not None:
+                raise SafekeeperError(f"{why}, or use {_ON_EVERY_STORE}")
         Together(entries, self._listener)
         return self._submit(entries[0], callback)
 

@@ -15,7 +15,15 @@ from threading import TIMEOUT_MAX, Condition, Lock, Thread
 from typing import Any
 
 from safekeeper import large
-from safekeeper.backend import MAX_VALUE_BYTES, Backend, Batch, CheckpointId, Receipt, SupportsProgress
+from safekeeper.backend import (
+    MAX_VALUE_BYTES,
+    Backend,
+    Batch,
+    CheckpointId,
+    Receipt,
+    SupportsProgress,
+    SupportsSomeAtomicBatches,
+)
 from safekeeper.errors import Closed, SafekeeperError, Unavailable
 from safekeeper.keeper import lifetime
 from safekeeper.keeper.backoff import Backoff
@@ -51,6 +59,8 @@ class Pipeline:
         backoff: Backoff,
     ) -> None:
         self._backend = backend
+        self._apart_together = isinstance(backend, SupportsSomeAtomicBatches)
+        """Whether what is saved together goes in a batch of its own."""
         self._encode = encode
         self._closes_backend = closes_backend
         self._lock_timeout = lock_timeout
@@ -421,8 +431,7 @@ class Pipeline:
         """Write *entries* as one batch, but for those in parts; what to write next."""
         if self.guards and not (entries := self._refuse(entries)):
             return []
-        if len(entries) > 1 and (apart := self._apart(entries)):
-            now = [entry for entry in entries if entry not in apart] or apart[:1]
+        if len(entries) > 1 and len(now := self._in_one_batch(entries)) < len(entries):
             return self._write(now) + [entry for entry in entries if entry not in now]
         started = time.monotonic()
         nbytes = 0
@@ -487,6 +496,14 @@ class Pipeline:
                 self.completions.fail(entry, guard.lost)
                 return True
         return False
+
+    def _in_one_batch(self, entries: list[Entry]) -> list[Entry]:
+        """Those of *entries* that may be written together first."""
+        if self._apart_together and (first := next((entry for entry in entries if entry.together), None)):
+            return [entry for entry in entries if entry.together is first.together]
+        if apart := self._apart(entries):
+            return [entry for entry in entries if entry not in apart] or apart[:1]
+        return entries
 
     def _apart(self, entries: list[Entry]) -> list[Entry]:
         """Those of *entries* that go in parts."""

@@ -22,11 +22,13 @@ from safekeeper import (
     QueueFull,
     SafeKeeper,
     SafekeeperError,
+    SupportsAtomicBatch,
     TooLarge,
     Unavailable,
     large,
 )
 from safekeeper.backends.memory import MemoryBackend
+from safekeeper.dev.redis import RedisServer
 from safekeeper.testing import Faulty
 
 A, B, C, D = (CheckpointId("group", key) for key in (b"a", b"b", b"c", b"d"))
@@ -206,11 +208,66 @@ def test_a_store_without_atomic_batches_says_what_to_use(tmp_path):
         assert "\n" not in str(error.value)
 
 
+class Picky(Recording):
+    """Its batches are atomic if all ids are in one group."""
+
+    atomic_batch = property()  # it has none
+
+    def why_not_atomic(self, batch):
+        return None if len({id.group for id, _ in batch.items()}) == 1 else "picky: put them into one group"
+
+
+def test_a_store_that_keeps_some_batches_whole_gets_them_by_themselves():
+    other = CheckpointId("other", b"d")
+    with Picky(MemoryBackend()) as store, SafeKeeper(store) as keeper:
+        assert not isinstance(store, SupportsAtomicBatch)
+        with store.hold("write") as gate:
+            keeper.save(other, 0)
+            gate.wait_for(1)
+            tickets = [keeper.save(C, 1), keeper.save_together({A: 2, B: 2}), keeper.save(other, 3)]
+            tickets.append(keeper.save_together({C: 4, A: 4}))
+            store.fail("write", skip=1)
+        for ticket in tickets:
+            ticket.result(60)
+        assert [keys for keys in store.batches[1:] if b"a" in keys and b"d" not in keys][-2:] == [
+            [b"a", b"b"],
+            [b"c", b"a"],
+        ]
+        with pytest.raises(SafekeeperError, match="picky: put them into one group, or use an operator, which"):
+            keeper.save_together({A: 1, other: 1})
+        assert [keeper.fetch(id) for id in (A, B, C, other)] == [4, 2, 4, 3]
+
+
+def test_redis_keeps_small_states_of_one_group_together(tmp_path):
+    with RedisServer(tmp_path) as server, SafeKeeper(server.url) as keeper:
+        keeper.save_together({A: 1, B: [2], C: "x" * 100_000}).result(60)
+        assert [keeper.fetch(id) for id in (A, B)] == [1, [2]]
+        with pytest.raises(
+            SafekeeperError, match=r"redis: keeps the ids of one group together: .*, or use an operator"
+        ):
+            keeper.save_together({A: 1, CheckpointId("other", b""): 1})
+        with pytest.raises(
+            SafekeeperError, match="redis: keeps at most 500 ids with 524288 bytes together: save fewer"
+        ):
+            keeper.save_together({A: "x" * 600_000, B: 1})
+        with pytest.raises(SafekeeperError, match="redis: keeps at most 500 ids"):
+            keeper.save_together({CheckpointId("group", b"%d" % n): n for n in range(501)})
+
+
+@pytest.fixture
+def url(request, tmp_path):
+    if request.param != "redis":
+        yield f"{request.param}://{tmp_path}/store"
+        return
+    with RedisServer(tmp_path, appendonly="yes", appendfsync="always") as server:
+        yield server.url
+
+
 @pytest.mark.crash
-@pytest.mark.parametrize("scheme", ("log", "lmdb"))
-def test_money_that_is_moved_by_killed_processes_is_all_there(scheme, tmp_path, long_form):
+@pytest.mark.parametrize("url", ("log", "lmdb", "redis"), indirect=True)
+def test_money_that_is_moved_by_killed_processes_is_all_there(url, long_form):
     """SIGKILL at random moments: after each, the accounts add up to what they had at first."""
-    url, seed = f"{scheme}://{tmp_path}/store", random.randrange(1 << 32)
+    seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     dice = random.Random(seed)
     node = Path(__file__).with_name("transfer_node.py")
@@ -224,8 +281,10 @@ def test_money_that_is_moved_by_killed_processes_is_all_there(scheme, tmp_path, 
             time.sleep(dice.random() * 0.02)
             process.send_signal(signal.SIGKILL)
         with SafeKeeper(url) as keeper:
-            balances = {key: state["balance"] for key, state in keeper.recover("accounts")}
-        assert (len(balances), sum(balances.values())) == (8, 8000), f"turn {turn}: {balances}"
+            ids = [CheckpointId("accounts", b"%d" % n) for n in range(8)]
+            values = keeper.backend.read(ids)  # in one call: on redis: something may still be on its way
+            balances = [keeper._decode(id, value)["balance"] for id, value in zip(ids, values, strict=True)]
+        assert sum(balances) == 8000, f"turn {turn}: {balances}"
 
 
 def test_many_are_stored_when_it_returns(store):

@@ -680,6 +680,15 @@ class SaysThatBatchesAreWhole(FileBackend):
         return receipt
 
 
+class SaysThatSomeBatchesAreWhole(SaysThatBatchesAreWhole):
+    """The same, of some batches."""
+
+    atomic_batch = property()  # it has none
+
+    def why_not_atomic(self, batch: Batch) -> str | None:
+        return None
+
+
 def _changed(
     batch: Batch,
     key: Callable[[bytes], bytes] = lambda key: key,

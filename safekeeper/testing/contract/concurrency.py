@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from safekeeper.backend import Backend, Batch, CheckpointId, SupportsAtomicBatch
+from safekeeper.backend import Backend, Batch, CheckpointId, SupportsAtomicBatch, SupportsSomeAtomicBatches
 from safekeeper.testing.contract.base import Kit, Opener, at_once, check_value, delete, get, meanwhile, put
 from safekeeper.testing.peer import Handle
 
@@ -83,10 +83,15 @@ class ConcurrencyContract(Kit):
                 assert set(handle.keys(group)) == ({b"a", b"b"} if turn % 5 else {b"a"})
 
     def test_a_batch_is_seen_whole(self, store: Backend, other: Handle, group: str) -> None:
-        if not isinstance(store, SupportsAtomicBatch):
-            pytest.skip("this backend promises each id whole, not whole batches")
-        assert store.atomic_batch, "atomic_batch is True or not there at all"
         ids = [CheckpointId(f"{group}-{n % 2}", b"%d" % n) for n in range(6)]
+        if isinstance(store, SupportsSomeAtomicBatches):
+            assert not isinstance(store, SupportsAtomicBatch), "it keeps some batches whole, or all"
+            ids = [CheckpointId(group, b"%d" % n) for n in range(6)]
+            assert store.why_not_atomic(Batch(dict.fromkeys(ids, bytes(2000)))) is None, "a small batch of a group"
+        elif not isinstance(store, SupportsAtomicBatch):
+            pytest.skip("this backend promises each id whole, not whole batches")
+        else:
+            assert store.atomic_batch, "atomic_batch is True or not there at all"
 
         def write() -> None:
             for turn in range(30):

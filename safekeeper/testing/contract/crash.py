@@ -13,7 +13,15 @@ from typing import TypeVar, cast
 import pytest
 
 import safekeeper
-from safekeeper.backend import Backend, Batch, CheckpointId, Scope, SupportsAtomicBatch, Survives
+from safekeeper.backend import (
+    Backend,
+    Batch,
+    CheckpointId,
+    Scope,
+    SupportsAtomicBatch,
+    SupportsSomeAtomicBatches,
+    Survives,
+)
 from safekeeper.testing.contract.base import LONG, Kit, Opener, check_value, get, put
 from safekeeper.testing.kill import THREADS, State, Story, run_and_kill
 from safekeeper.testing.peer import Peer
@@ -60,9 +68,8 @@ class CrashContract(Kit):
             with safekeeper.open(url) as fresh:
                 stores = [fresh, *witnesses]
                 seen = _read_when_settled(stores, story, patience)
-                whole = isinstance(fresh, SupportsAtomicBatch)
                 for settled, begun in possible:
-                    _check(seen, settled, begun, whole)
+                    _check(seen, settled, begun, _is_whole(fresh, settled, begun))
                 if patience:
                     _write_again(fresh, seen)
                 mark = CheckpointId(group, b"kills")
@@ -77,7 +84,7 @@ class CrashContract(Kit):
                 state = _read_by_all(stores, story)
                 for _, begun in possible:
                     settled = {id: seen[id] for id in begun}
-                    _check(state, settled, settled if patience else begun, whole)
+                    _check(state, settled, settled if patience else begun, _is_whole(fresh, settled, begun))
 
 
 def _read_when_settled(stores: Sequence[Backend], story: Story, patience: float) -> State:
@@ -118,6 +125,17 @@ def _read_all(store: Backend, story: Story) -> State:
     assert {CheckpointId(group, key) for group in groups for key in store.keys(group)} == there
     assert groups & set(store.groups()) == {id.group for id in there}
     return seen
+
+
+def _is_whole(store: Backend, settled: State, begun: State) -> bool:
+    """Whether *store* says that the step from *settled* to *begun* happens as a whole."""
+    if not isinstance(store, SupportsSomeAtomicBatches):
+        return isinstance(store, SupportsAtomicBatch)
+    step = Batch()
+    for id, value in begun.items():
+        if value != settled[id]:
+            step.delete(id) if value is None else step.put(id, value)
+    return store.why_not_atomic(step) is None
 
 
 def _check(seen: State, settled: State, begun: State, whole: bool) -> None:
