@@ -21,7 +21,7 @@ from safekeeper.errors import SafekeeperError, Unavailable
 from safekeeper.keeper.interrupts import Waiter, join, start_thread, wake
 from safekeeper.keeper.metrics import Metrics
 from safekeeper.keeper.notices import Notices, log_safely
-from safekeeper.keeper.ticket import Callback, Entry, Outcome, Ticket
+from safekeeper.keeper.ticket import Callback, Entry, Outcome, Ticket, Tray
 
 _log = logging.getLogger("safekeeper")
 
@@ -89,6 +89,9 @@ class Completions:
         """*entries* are in the place of *tray* from now on. With the lock held."""
         self._open.update(entries)
         self._open.discard(tray)
+        if type(tray) is Tray:
+            times, tray.times = tray.times, []
+            self.metrics.serialize.record_all(times)
 
     def supersede(self, entry: Entry) -> None:
         """Another entry answers for *entry* from now on. With the lock held."""

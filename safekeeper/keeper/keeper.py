@@ -334,7 +334,8 @@ class SafeKeeper(Generic[S]):
         Saves that are still queued may or may not be seen: `flush` first.
         """
         _check_group(group)
-        return self._in_place(group, lambda place: self._reader.keys(place, as_key(prefix)))
+        begin = as_key(prefix)
+        return self._in_place(group, lambda place: self._reader.keys(place, begin))
 
     def ping(self, timeout: float | None = None) -> float:
         """Ask the store for something that is not there; how many seconds the answer took.

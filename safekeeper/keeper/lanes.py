@@ -180,19 +180,26 @@ class LaneQueue:
         self._enter(tray)
 
     def take_apart(self, tray: Tray) -> list[Entry]:
-        """Put an entry for each save of *tray*, which waits here, in its place; all of them."""
+        """Put an entry for each save of *tray*, which waits here or was taken, in its place; all of them."""
         moved = tray.singly()
         tray.moved = moved  # the fact from which `mend` finds the rest
         for id, entry in reversed(moved.items()):
-            entry.queue, entry.entered = self, True
+            entry.entered = True
             if (follower := tray.followers.get(id)) is None:
                 self.lanes[id] = entry
             else:
                 entry.following, follower.preceding = follower, entry
+            if tray.queue is None:
+                self.taken.add(entry)
+                continue
+            entry.queue = self
             for queue in (self._ready, self._waiting):
                 queue[entry] = None
                 queue.move_to_end(entry, last=False)
-        del self._waiting[tray], self._ready[tray]
+        if tray.queue is None:
+            self.taken.discard(tray)
+        else:
+            del self._waiting[tray], self._ready[tray]
         tray.queue, tray.values, tray.followers = None, {}, {}
         tray.wake()
         return list(moved.values())

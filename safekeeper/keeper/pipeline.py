@@ -431,6 +431,8 @@ class Pipeline:
         """Write *entries* as one batch, but for those in parts; what to write next."""
         if self.guards and not (entries := self._refuse(entries)):
             return []
+        if self.in_parts:
+            entries = [one for entry in entries for one in self._without_parts(entry)]
         if len(entries) > 1 and len(now := self._in_one_batch(entries)) < len(entries):
             return self._write(now) + [entry for entry in entries if entry not in now]
         started = time.monotonic()
@@ -503,6 +505,18 @@ class Pipeline:
             return [entry for entry in entries if entry.together is first.together]
         if apart := self._apart(entries):
             return [entry for entry in entries if entry not in apart] or apart[:1]
+        return entries
+
+    def _without_parts(self, entry: Entry) -> Sequence[Entry]:
+        """*entry*; if it is a tray and takes the place of something in parts, its saves, since that goes alone."""
+        if type(entry) is not Tray or self.in_parts.isdisjoint(entry.values):
+            return (entry,)
+        with self.lock:
+            self.completions.check()
+            if entry.outcome is not None:
+                return (entry,)
+            entries = self.storage.queue.take_apart(entry)
+            self.completions.take_apart(entry, entries)
         return entries
 
     def _apart(self, entries: list[Entry]) -> list[Entry]:

@@ -205,6 +205,21 @@ def test_bulk_waits_for_room_in_a_small_queue(store):
     assert len(list(store.inner.keys("group"))) == 5
 
 
+def test_a_tray_that_takes_the_place_of_something_in_parts_leaves_nothing_of_that(store):
+    with SafeKeeper(store) as keeper:
+        keeper.save(IDS[1], b"x" * (MAX_VALUE_BYTES + 1)).result()
+    with Held(store) as keeper:
+        tickets = [keeper.save(id, [1]) for id in IDS[:3]]
+        assert [type(entry) for entry in entries(keeper)] == [Tray]
+        assert dict(keeper.recover("group")).keys() == {b"1"}  # by which it learns that there is something in parts
+        assert IDS[1] in keeper._pipeline.in_parts
+    assert all(isinstance(ticket.outcome(0), Receipt) for ticket in tickets)
+    assert keeper.metrics().serialize.count == keeper.metrics().stored == 4
+    with SafeKeeper(store) as keeper:
+        assert dict(keeper.recover("group")) == {b"0": [1], b"1": [1], b"2": [1]}
+        assert list(keeper.backend.keys("group.parts")) == []
+
+
 def test_states_in_parts_do_not_travel_in_trays(store):
     large = b"x" * (MAX_VALUE_BYTES + 1)
     with SafeKeeper(store) as keeper:
