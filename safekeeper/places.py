@@ -46,9 +46,11 @@ def current(store: Backend, group: str) -> str:
     """The group in which the elements of *group* are now: *group* itself, unless an owner had to copy them."""
     if len(_records(group).encode()) > MAX_GROUP_BYTES:  # too long for an owner, see `check_name`
         return group
-    keys = sorted(store.keys(_records(group)), reverse=True)
-    found = store.read([CheckpointId(_records(group), key) for key in keys[:1]])
-    return found[0].decode() if found and found[0] is not None else group
+    while (newest := max(store.keys(_records(group)), default=None)) is not None:
+        (place,) = store.read([CheckpointId(_records(group), newest)])
+        if place is not None:  # else another owner has come meanwhile, and has cleaned up
+            return place.decode()
+    return group
 
 
 def all_of(store: Backend, group: str) -> list[str]:

@@ -317,7 +317,7 @@ class SafeKeeper(Generic[S]):
         """
         _check_group(group)
         self.flush()
-        count, current = 0, places.current(self.backend, group)
+        count, current = 0, self._reader.place(group)
         for place in places.all_of(self.backend, group):
             for name in reversed([*with_parts([place])]):  # parts of large states last: nobody needs them then
                 keys = self._reader.keys(name, b"")
@@ -377,7 +377,7 @@ class SafeKeeper(Generic[S]):
 
     def _in_place(self, group: str, read: Callable[[str], Iterator[T]]) -> Iterator[T]:
         """What *read* finds where the elements of *group* are."""
-        yield from read(places.current(self.backend, group))
+        yield from read(self._reader.place(group))
 
     def guard(self, claim: Claim, *groups: str) -> Guard:
         """Acknowledge what is saved in *groups* only if *claim* holds after it was written, by one check a batch; if it

@@ -14,7 +14,7 @@ from math import inf
 from threading import BoundedSemaphore, Thread
 from typing import Any, TypeAlias, TypeVar
 
-from safekeeper import large
+from safekeeper import large, places
 from safekeeper.backend import Backend, CheckpointId, Scope, SupportsScan
 from safekeeper.errors import BadState, Corruption, SafekeeperError, Unavailable
 from safekeeper.keeper.fuse import Fuse
@@ -73,6 +73,12 @@ class Reader:
         if timeout is None:
             return self._guarded(lambda: self._read_one(id))[0]
         return self._guarded(lambda: self._read_until(until, id))[0]
+
+    def place(self, group: str) -> str:
+        """Where the owner of *group* has its elements; *group* if it has none."""
+        self._pipeline.check_open()
+        look = partial(places.current, self._backend, group)
+        return look() if self._timeout is None else _result(self._start(look), self._timeout)
 
     def keys(self, group: str, prefix: bytes) -> Iterator[bytes]:
         """The keys of *group* that begin with *prefix*, each once."""
