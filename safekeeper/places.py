@@ -46,10 +46,13 @@ def current(store: Backend, group: str) -> str:
     """The group in which the elements of *group* are now: *group* itself, unless an owner had to copy them."""
     if len(_records(group).encode()) > MAX_GROUP_BYTES:  # too long for an owner, see `check_name`
         return group
-    while (newest := max(store.keys(_records(group)), default=None)) is not None:
+    seen: bytes | None = None
+    while (newest := max(store.keys(_records(group)), default=None)) != seen:
+        assert newest is not None
         (place,) = store.read([CheckpointId(_records(group), newest)])
-        if place is not None:  # else another owner has come meanwhile, and has cleaned up
+        if place is not None:
             return place.decode()
+        seen = newest  # another owner has come meanwhile, and has cleaned up: its record is there
     return group
 
 
