@@ -493,13 +493,18 @@ class SafeKeeper(Generic[S]):
         """Serialize all of *items* and send them on their way, mostly a tray for each group; what was sent."""
         sent: list[Entry] = []
         groups: dict[str, dict[CheckpointId, bytes]] = {}
+        encode = self._encode
         for id, state in items:
-            values = groups.setdefault(_checked(id).group, {})
-            if id in values:  # each is a save of its own
+            if type(id) is not CheckpointId:
+                _checked(id)
+            values = groups.get(id[0])
+            if values is None:
+                values = groups[id[0]] = {}
+            elif id in values:  # each is a save of its own
                 sent += self._send_trays(groups, patience)
-                values = groups.setdefault(id.group, {})
+                values = groups[id[0]] = {}
             try:
-                values[id] = self._encode(state)
+                values[id] = encode(state)
             except SafekeeperError as error:
                 sent += self._send_trays(groups, patience)
                 entry = Entry(id, monotonic(), patience)
@@ -513,7 +518,7 @@ class SafeKeeper(Generic[S]):
         sent: list[Entry] = []
         for values in filter(None, groups.values()):
             tray = Tray(next(iter(values)), monotonic(), patience)
-            tray.fill(values, sum(map(len, values.values())) + sum([len(id.key) for id in values]))
+            tray.fill(values, sum(map(len, values.values())) + sum([len(key) for _, key in values]))
             if self._saves_alone:
                 self._pipeline.submit_all(entries := list(tray.singly().values()), self._listener)
             else:
