@@ -114,7 +114,8 @@ class KeeperMachine(RuleBasedStateMachine):
         try:
             if how == "quiet":
                 save.quiet = True
-                save.ticket = self.keeper.save(id, save.state)
+                # bytes go alone: they may be left to a worker
+                save.ticket = self.keeper.save(id, bytearray(save.state) if self.keeper._codec else save.state)
             elif how == "forget":
                 save.ticket = self.keeper.forget(id, deadline=deadline, callback=callback)
             elif how == "held lock":
