@@ -87,6 +87,12 @@ EXCLUDED: tuple[Exclusion, ...] = (
     ),
     Exclusion(
         BASE,
+        "getStore with invalid versions",
+        "with 4.0 a thread opens versions while it has another one open, and ours waits until that is given back; from"
+        " 4.1 on it passes: Spark ends each store first",
+    ),
+    Exclusion(
+        BASE,
         "reports memory usage",
         "with 4.0 one row has to take more memory than none; ours reports what it has allocated, 16 KB before the first"
         " row. From 4.1 on it passes: Spark asks for more than nothing",

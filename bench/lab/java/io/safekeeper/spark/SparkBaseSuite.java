@@ -149,6 +149,7 @@ public final class SparkBaseSuite extends StateStoreSuiteBase<SafeKeeperStateSto
     conf.setConfString("spark.sql.streaming.stateStore.minDeltasForSnapshot", String.valueOf(minDeltas));
     conf.setConfString("spark.sql.streaming.maxBatchesToRetainInMemory", String.valueOf(inMemory));
     conf.setConfString("spark.sql.streaming.minBatchesToRetain", "2");
+    conf.setConfString(ProviderSettings.PREFIX + "leaseMs", "1000"); // nobody but the test itself has a store open
     return conf;
   }
 }
