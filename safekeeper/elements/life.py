@@ -8,6 +8,7 @@ be another one, as in a container. A forked child keeps its parent's lock; then 
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import secrets
@@ -16,6 +17,7 @@ import tempfile
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 
@@ -49,6 +51,20 @@ class SignOfLife:
             with suppress(OSError):
                 self._path.unlink()
             os.close(file)
+
+
+_lock = Lock()
+_lives: dict[int, SignOfLife] = {}
+
+
+def of_this_process() -> dict[str, str]:
+    """What to say of this process. Its file is made once, and is there until the process ends."""
+    with _lock:
+        life = _lives.get(os.getpid())  # a forked child has another one
+        if life is None:
+            life = _lives[os.getpid()] = SignOfLife()
+            atexit.register(life.end)
+    return life.about
 
 
 def look(about: dict[str, Any]) -> Life:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from safekeeper import claims, places
 from safekeeper.backend import Batch, CheckpointId, Scope
-from safekeeper.elements.life import Life, SignOfLife, look
+from safekeeper.elements.life import Life, look, of_this_process
 from safekeeper.errors import Closed, Conflict, SafekeeperError, Unavailable
 from safekeeper.keeper.notices import log_safely
 
@@ -65,7 +65,7 @@ class Ownership:
         self._lock = Lock()
         self._ended = Event()
         self._resting = Event()
-        self._life: SignOfLife | None = None
+        self._released = False
         self._beater: Thread | None = None
         self.guard: Guard | None = None
         """None until the group belongs to us."""
@@ -147,19 +147,18 @@ class Ownership:
         warm = Batch()
         warm.delete(CheckpointId(f"{self._group}.places", b""))
         self._store.write(warm)
-        life, claim = SignOfLife(), None
+        claim = None
         after: claims.Mark | Literal["whoever"] | None = None if holder is None else holder.mark
         if self._mode == "take":
             after = "whoever"
         try:
-            claim = claims.take(self._store, self._group, after=after, beat=str(self._beat), **life.about)
+            claim = claims.take(self._store, self._group, after=after, beat=str(self._beat), **of_this_process())
             certain = self._is_certain(holder, claim)
             place = (places.inherit if certain else places.copy)(self._store, claim)
         except BaseException as error:
             if claim is not None:
                 with suppress(SafekeeperError):
                     claim.release()
-            life.end()
             if not isinstance(error, Conflict):
                 raise
             self._ended.wait(random.random() * _LOOK)  # noqa: S311
@@ -169,9 +168,7 @@ class Ownership:
         except BaseException:
             with suppress(SafekeeperError):
                 claim.release(quiet=True)
-            life.end()
             raise
-        self._life = life
         self._beater = Thread(target=self._be_at_work, name=f"safekeeper-owner-{self._group}", daemon=True)
         self._beater.start()
 
@@ -221,8 +218,8 @@ class Ownership:
         be saved after this."""
         self._ended.set()
         self.rest()
-        guard, life = self.guard, self._life
-        if guard is None or life is None:
+        guard = self.guard
+        if guard is None or self._released:
             return
         quiet = not guard.unsure
         try:
@@ -230,7 +227,6 @@ class Ownership:
                 guard.claim.release(quiet=quiet)
         except Unavailable as error:
             log_safely(_log.warning, "%s: others have to find out that its owner has ended: %s", self._group, error)
-        self._life = None
+        self._released = True
         if quiet:  # else not before the process ends: what is under way may still happen
             guard.end()
-            life.end()

@@ -302,6 +302,16 @@ class TestGone:
         assert life.look({**about, "boot": "another"}) is life.Life.EARLIER
         assert life.look({}) is life.Life.EARLIER
 
+    def test_a_process_has_one_file_however_many_groups_it_owns(self, here):
+        with words(here) as group:
+            group.claim()
+            open_files = len(os.listdir("/proc/self/fd"))
+            about = life.of_this_process()
+            assert life.look(about) is life.Life.HERE
+            assert life.of_this_process() is about
+            assert len(os.listdir("/proc/self/fd")) <= open_files + 1  # the folder that is listed
+        assert life.look(about) is life.Life.HERE, "as long as the process runs"
+
     def test_another_file_at_its_place_says_nothing(self):
         sign = life.SignOfLife()
         path = Path(sign.about["lock"])

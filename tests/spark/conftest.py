@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import json
 import os
@@ -71,6 +72,8 @@ def quick() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def spark(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark with two cores that knows our provider; the tests make sessions of their own from it."""
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) < 1000, "Py4J waits with select(), which knows 1,024 files: close some"
     builder = SparkSession.builder.master("local[2]").appName("safekeeper tests")
     for name, value in {**QUICK, "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}.items():
         builder.config(name, value)
