@@ -100,7 +100,7 @@ def session(**changes: Any) -> Session:
 FULL = session(
     level=Level.HIGH,
     items=[Item("tea", Decimal("1.50"))],
-    tags={"a", "b"},
+    tags={"a"},
     spot=(1, 2.5),
     by_day={datetime.date(2026, 1, 2): 3},
     token=uuid.UUID(int=7),
