@@ -43,6 +43,7 @@ OwnerMode: TypeAlias = Literal["fail", "wait", "take"]
 _MODES = ("fail", "wait", "take")
 _BEAT = 1.0  # seconds between two beats at most
 _BEATS = 5  # so many have to be missing
+_SETTLE = 0.05  # seconds in which others who have seen that a group is free make their claims
 _GRACE = 1.0  # seconds for the thread that beats to end
 _LOOK = 0.25  # seconds between two looks at who has the group at most
 
@@ -155,6 +156,7 @@ class Ownership:
             claim = claims.take(self._store, self._group, after=after, beat=str(self._beat), **of_this_process())
             certain = self._is_certain(holder, claim)
             place = (places.inherit if certain else places.copy)(self._store, claim)
+            self._settle(holder, claim)
         except BaseException as error:
             if claim is not None:
                 with suppress(SafekeeperError):
@@ -171,6 +173,15 @@ class Ownership:
             raise
         self._beater = Thread(target=self._be_at_work, name=f"safekeeper-owner-{self._group}", daemon=True)
         self._beater.start()
+
+    def _settle(self, holder: claims.ClaimHolder | None, claim: claims.Claim) -> None:
+        """Let those who have looked at the same moment make their claims, before anything is acknowledged. Raise
+        `Conflict` if one of them is higher: it would take the group from us soon after."""
+        if holder is None or self._mode == "take":
+            return
+        self._ended.wait(_SETTLE)
+        if (highest := self._holder()) is None or highest.mark != claim.mark:
+            raise Conflict(f"{self._group} was taken by {highest} at the same moment")
 
     def _is_certain(self, holder: claims.ClaimHolder | None, claim: claims.Claim) -> bool:
         """Whether no former owner can write any more to where the elements are: rule 2 of `places`."""
