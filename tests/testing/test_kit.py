@@ -1,10 +1,8 @@
 """The kit finds the mistakes it is there for: each backend of `broken_backends` fails the test named here."""
 
-import os
 import re
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -92,8 +90,8 @@ UNREACHABLE = "test_a_store_that_cannot_be_reached_is_an_error_of_ours_and_not_e
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory) -> dict[tuple[str, str], str]:
-    """What the kit said: class and test to "passed", "skipped" or the message. One process runs it all."""
+def outcomes(tmp_path_factory, run_kit) -> dict[tuple[str, str], str]:
+    """What the kit said: class and test to "passed", "skipped" or the message."""
     folder = tmp_path_factory.mktemp("kit")
     schemes = {name.lower(): f"broken_backends:{name}" for name in (*SOUND, *WITH_A_HOST, *CAUGHT_BY)}
     write_entry_points(folder, schemes)
@@ -103,25 +101,7 @@ def outcomes(tmp_path_factory) -> dict[tuple[str, str], str]:
         *CAUGHT_BY.items(),
         *((name, MODEL) for name in CAUGHT_BY_THE_MODEL),
     ]
-    tests = [f"{HERE}/check_broken_backends.py::Test{name}{test and '::'}{test}" for name, test in wanted]
-    path = os.pathsep.join([str(folder), str(HERE), *filter(None, sys.path)])
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={folder}/report.xml", *tests],
-        env={**os.environ, "PYTHONPATH": path, "SAFEKEEPER_TEST_LEVEL": ""},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.stdout + run.stderr
-    cases = ElementTree.parse(folder / "report.xml").iter("testcase")
-    return {(case.attrib["classname"].rpartition(".Test")[2], case.attrib["name"]): _outcome(case) for case in cases}
-
-
-def _outcome(case: ElementTree.Element) -> str:
-    if not len(case):
-        return "passed"
-    child = case[0]
-    return child.tag if child.tag != "failure" else child.attrib["message"]
+    return run_kit(folder, "check_broken_backends.py", wanted)
 
 
 @pytest.mark.parametrize("name", SOUND)

@@ -1,10 +1,6 @@
 """The kit for carriers finds the mistakes it is there for: each of `broken_carriers` fails the test named here."""
 
-import os
 import re
-import subprocess
-import sys
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -47,8 +43,8 @@ CAUGHT_BY_THE_MODEL = (
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """What the kit said: class and test to "passed", "skipped" or the message. One process runs it all."""
+def outcomes(tmp_path_factory, run_kit):
+    """What the kit said: class and test to "passed", "skipped" or the message."""
     folder = tmp_path_factory.mktemp("kit")
     (folder / "carriers.py").write_text(
         "import broken_carriers\n"
@@ -57,24 +53,7 @@ def outcomes(tmp_path_factory):
     schemes = {name.lower(): f"carriers:{name.lower()}" for name in ("SoundCarrier", *CAUGHT_BY)}
     write_entry_points(folder, schemes, STREAMS_GROUP)
     wanted = [("SoundCarrier", ""), *CAUGHT_BY.items(), *((name, MODEL) for name in CAUGHT_BY_THE_MODEL)]
-    tests = [f"{HERE}/check_broken_carriers.py::Test{name}{test and '::'}{test}" for name, test in wanted]
-    path = os.pathsep.join([str(folder), str(HERE), *filter(None, sys.path)])
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={folder}/report.xml", *tests],
-        env={**os.environ, "PYTHONPATH": path, "SAFEKEEPER_TEST_LEVEL": ""},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.stdout + run.stderr
-    cases = ElementTree.parse(folder / "report.xml").iter("testcase")
-    return {(case.attrib["classname"].rpartition(".Test")[2], case.attrib["name"]): _outcome(case) for case in cases}
-
-
-def _outcome(case):
-    if not len(case):
-        return "passed"
-    return case[0].tag if case[0].tag != "failure" else case[0].attrib["message"]
+    return run_kit(folder, "check_broken_carriers.py", wanted)
 
 
 def test_a_sound_carrier_passes(outcomes):
