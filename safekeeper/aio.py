@@ -60,6 +60,8 @@ class AsyncKeeper(Generic[S]):
     """A `SafeKeeper` whose methods are awaited. For the settings, make the keeper first."""
 
     def __init__(self, keeper: SafeKeeper[S]) -> None:
+        if not isinstance(keeper, SafeKeeper):
+            raise TypeError(f"an AsyncKeeper takes a keeper, not {keeper!r:.80}: write AsyncKeeper(SafeKeeper(...))")
         self.keeper = keeper
         """The keeper inside, for everything that does not wait: `metrics`, `fill`."""
 

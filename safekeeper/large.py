@@ -36,12 +36,12 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import IO, TYPE_CHECKING
 
 import xxhash
 
-from safekeeper.backend import MAX_VALUE_BYTES, Batch, CheckpointId, Receipt, Survives, check_group
+from safekeeper.backend import MAX_VALUE_BYTES, Batch, CheckpointId, Receipt, Survives, check_group, concurrent_writes
 from safekeeper.errors import BadId, Corruption, Unavailable
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 PART_BYTES = 16 << 20
 """How large a part is: many enough to be quick with, few enough to be held in memory."""
 
+_AT_ONCE = 4  # parts that are read, and where the backend gains by it written, at once
 _COPIED = 64 << 10
 _MARK = b"SKV1"
 _HEAD = struct.Struct("<4sQ16sQIQ")
@@ -119,12 +120,16 @@ class LargeWrite:
         self._begun[write] = 0
         survives = self._put(_note(write), self._id.key).survives
         size, checksum = 0, xxhash.xxh3_64()
-        for number, piece in enumerate(chain((first,), () if second is None else (second,), pieces)):
-            self._begun[write] = number + 1
-            survives &= self._put(_part(write, number), piece).survives
+        at_once = max(1, min(_AT_ONCE, concurrent_writes(self._store)))
+        rest = chain((first,), () if second is None else (second,), pieces)
+        while some := list(islice(rest, at_once)):
+            begun = self._begun[write]
+            self._begun[write] = begun + len(some)
+            survives &= self._put_parts(write, begun, some).survives
             self._on_part()
-            size += len(piece)
-            checksum.update(piece)
+            size += sum(map(len, some))
+            for piece in some:
+                checksum.update(piece)
         head = LargeHead(write, size, self._part_bytes, checksum.intdigest())
         return self._write_head(head.encode(), survives, write)
 
@@ -139,6 +144,12 @@ class LargeWrite:
             _remove(self._store, self._id.group, stale)
             self._begun.clear()
         return Receipt(receipt.survives & survives, receipt.sync_seconds)
+
+    def _put_parts(self, write: bytes, first: int, parts: list[bytes]) -> Receipt:
+        group = parts_group(self._id.group)
+        return self._store.write(
+            Batch({CheckpointId(group, _part(write, first + n)): part for n, part in enumerate(parts)})
+        )
 
     def _put(self, key: bytes, value: bytes) -> Receipt:
         return self._store.write(Batch({CheckpointId(parts_group(self._id.group), key): value}))
@@ -176,7 +187,8 @@ class LargeReader(io.RawIOBase):
             return 0
         number, start = divmod(self._at, self._head.part_bytes)
         if number != self._number:
-            self._part = memoryview(_read_part(self._store, self._id, self._head, number))
+            (part,) = _read_parts(self._store, self._id, self._head, number, most=1)
+            self._part = memoryview(part)
             self._number = number
         into = memoryview(buffer).cast("B")
         piece = self._part[start : start + len(into)]
@@ -210,7 +222,7 @@ def whole(store: Backend, id: CheckpointId, value: bytes | None) -> bytes | None
     are read, it is what stands there then."""
     while (head := LargeHead.decode(id, value)) is not None:
         try:
-            data = b"".join(_read_part(store, id, head, number) for number in range(head.count))
+            data = b"".join(part for at in range(0, head.count, _AT_ONCE) for part in _read_parts(store, id, head, at))
         except _Replaced as error:
             value = error.value
             continue
@@ -288,8 +300,14 @@ class _Replaced(Unavailable):
         self.value = value
 
 
-def _read_part(store: Backend, id: CheckpointId, head: LargeHead, number: int) -> bytes:
-    (part,) = store.read([CheckpointId(parts_group(id.group), _part(head.write, number))])
+def _read_parts(store: Backend, id: CheckpointId, head: LargeHead, first: int, most: int = _AT_ONCE) -> list[bytes]:
+    """The parts from number *first* on, at most so many."""
+    numbers = range(first, min(first + most, head.count))
+    parts = store.read([CheckpointId(parts_group(id.group), _part(head.write, number)) for number in numbers])
+    return [_checked(store, id, head, number, part) for number, part in zip(numbers, parts, strict=True)]
+
+
+def _checked(store: Backend, id: CheckpointId, head: LargeHead, number: int, part: bytes | None) -> bytes:
     if part is not None and len(part) == min(head.part_bytes, head.size - number * head.part_bytes):
         return part
     (now,) = store.read([id])

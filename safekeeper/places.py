@@ -17,10 +17,13 @@ The rules:
    record; it has ended, and none of its writes can happen any more; nobody else had a claim in between. Otherwise it
    copies: first the elements, then its record.
 3. What is in other places is removed by the owner, after its record is there. No place is ever used again.
+4. So an owner that does not find an element checks its claim before it says so: it may have lost the group, and its
+   place was removed. Whoever reads without a claim looks afterwards whether the place is still the one that counts.
 
 That an owner before the one before might still write does no harm: by rule 2 the one before it had copied, or had been
 certain. Attacks on these rules, each with its test in `tests/elements/test_owner.py`: a save that was under way at the
-take-over comes late; an owner ends while it copies; one is stopped between its claim and its record; two claim at once.
+take-over comes late; an owner ends while it copies; one is stopped between its claim and its record; two claim at once;
+one reads when its successor has removed what it reads.
 """
 
 from __future__ import annotations

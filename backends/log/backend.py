@@ -24,7 +24,7 @@ from safekeeper.backend import (
 from safekeeper.backends.log.claim import writer_folders
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.options import LogOptions
-from safekeeper.backends.log.process import Log, share, unshare
+from safekeeper.backends.log.process import Log, ThisProcess, share, unshare
 from safekeeper.backends.log.salvage import Salvage
 from safekeeper.backends.log.verify import verify
 from safekeeper.backends.shared.local_files import (
@@ -101,10 +101,10 @@ class LogBackend(Backend):
     def keys(self, group: str) -> Iterator[bytes]:
         self.check_open()
         with os_errors_as_unavailable(self._root):
-            log, owner, pid = self._find(), self._owner, os.getpid
+            log, owner, here = self._find(), self._owner, ThisProcess
             for page in log.root.key_pages(group) if log else ():
                 for key in page:
-                    if not self._open or owner != pid():  # as `check_open`, which says why
+                    if not self._open or owner != here.pid:  # as `check_open`, which says why
                         self.check_open()
                     yield key
 

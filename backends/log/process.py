@@ -143,9 +143,16 @@ _lock = Lock()
 _logs: dict[tuple[int, int], Log] = {}
 
 
+class ThisProcess:
+    """Its id, without a system call."""
+
+    pid = os.getpid()
+
+
 def _forget_in_child() -> None:
     global _lock
     _lock = Lock()
+    ThisProcess.pid = os.getpid()
     for log in _logs.values():
         log.root.renew_locks()
     _logs.clear()

@@ -34,9 +34,19 @@ _FINEST_LOOK = 0.01  # seconds: deadlines that are closer together are looked at
 class Completions:
     """What is under way. Methods that say so are called with `lock` held, the others without."""
 
-    def __init__(self, last_progress: Callable[[Entry], float], mend: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        last_progress: Callable[[Entry], float],
+        mend: Callable[[], None],
+        write_for: Callable[[Entry], None],
+        hurry: Callable[[], None],
+    ) -> None:
         self._last_progress = last_progress
         self._mend = mend
+        self.write_for = write_for
+        """Let the thread that waits for an entry write it, where that can be."""
+        self.hurry = hurry
+        """Somebody waits and does not write himself. With the lock held."""
         self.torn = False
         """Whether an interrupt came in the middle of a change. Set before the lock is given back."""
         self.counts: dict[Fate, int] = dict.fromkeys(get_args(Fate), 0)
@@ -234,6 +244,11 @@ class Completions:
                     log_safely(_log.error, "%s", line, exc_info=error)
         if self.heard and not self.in_callback:
             self._call_back()
+
+    def let_watch_report(self) -> None:
+        """Let another thread do what `report` would do here. With the lock held."""
+        if self.heard or self.notices.lines:
+            self._look_at(time.monotonic())
 
     def _leave_logging_to_watch(self) -> bool:
         """Whether the watch logs what is to be logged, because this thread may be interrupted: a handler of `logging`

@@ -28,6 +28,8 @@ from safekeeper.backend import (
     SupportsSomeAtomicBatches,
     as_key,
     check_group,
+    concurrent_writes,
+    turn_of,
 )
 from safekeeper.errors import BadId, BadState, BadUrl, SafekeeperError, TooLarge, Unavailable
 from safekeeper.keeper.backoff import Backoff
@@ -50,7 +52,7 @@ from safekeeper.keeper.serializers import (
     serializer_named,
     size_if_immutable,
 )
-from safekeeper.keeper.ticket import Callback, Entry, StateLock, Ticket, Together, Tray
+from safekeeper.keeper.ticket import Callback, Entry, SavedTogether, StateLock, Ticket, Tray
 from safekeeper.large import fits, is_head, with_parts
 
 if TYPE_CHECKING:
@@ -95,7 +97,8 @@ class SafeKeeper(Generic[S]):
                     full all the same. Only "coalesce" ever leaves out a state that was accepted.
     serialization_queue, storage_queue         how much may wait. A state whose bytes are not known before it is
                     serialized counts as an entry of the first; its worker takes no other before the second has room
-    serialization_workers, storage_workers     how many threads, at most
+    serialization_workers, storage_workers     how many threads, at most; for storage, None has as many as the backend
+                    gains by (`SupportsConcurrentWrites`): good for large states, smaller batches for small ones
     keep_alive      seconds after which an idle thread ends
     deadline        seconds without progress after which a save fails, unless it has its own
     lock_timeout    seconds that a worker waits for the lock of a state
@@ -122,7 +125,7 @@ class SafeKeeper(Generic[S]):
         serialization_queue: Bounds = _SERIALIZATION_BOUNDS,
         storage_queue: Bounds = _STORAGE_BOUNDS,
         serialization_workers: int = 1,
-        storage_workers: int = 1,
+        storage_workers: int | None = 1,
         keep_alive: float = 120.0,
         deadline: float = 60.0,
         lock_timeout: float = 1.0,
@@ -162,7 +165,7 @@ class SafeKeeper(Generic[S]):
                 serialization_queue=serialization_queue,
                 storage_queue=storage_queue,
                 serialization_workers=serialization_workers,
-                storage_workers=storage_workers,
+                storage_workers=concurrent_writes(self.backend) if storage_workers is None else storage_workers,
                 keep_alive=keep_alive,
                 lock_timeout=lock_timeout,
                 close_deadline=close_deadline,
@@ -207,8 +210,9 @@ class SafeKeeper(Generic[S]):
         begun = monotonic()
         if type(id) is not CheckpointId:
             _checked(id)
-        try:
-            value = self._encode(state)
+        codec = self._codec
+        try:  # without a call of `_encode` if it can be: it is on the way of nearly every save
+            value = self._encode(state) if state is None or codec is None else codec.encode(state)
         except SafekeeperError as error:
             entry = self._entry(id, None)
             entry.refused = error
@@ -221,6 +225,18 @@ class SafeKeeper(Generic[S]):
             entry.serializing = now - begun
             ticket = self._submit(entry, None)
         return ticket
+
+    def save_at_turn(
+        self, id: CheckpointId, snapshot: Callable[[], S], *, nbytes: int, deadline: float | None = None
+    ) -> Receipt:
+        """Store what *snapshot* returns, and wait until it is durable. It is called when the store lets a state of
+        about *nbytes* be written (`SupportsTurns`), so what is stored is as new as it can be: where many write at once
+        and have to take turns, a state that was taken before is old by then. Elsewhere it is called at once.
+
+        *snapshot* is called once, in this thread. Raise what it raises, and why it was not stored.
+        """
+        with turn_of(self.backend, _checked(id).group, nbytes):
+            return self.save(id, snapshot(), deadline=deadline).result()
 
     def save_many(
         self, states: Mapping[CheckpointId, S] | Iterable[tuple[CheckpointId, S]], *, deadline: float | None = None
@@ -278,7 +294,7 @@ class SafeKeeper(Generic[S]):
             batch = Batch({entry.id: entry.value for entry in entries if entry.value is not None})
             if (why := store.why_not_atomic(batch)) is not None:
                 raise SafekeeperError(f"{why}, or use {_ON_EVERY_STORE}")
-        Together(entries, self._listener)
+        SavedTogether(entries, self._listener)
         return self._submit(entries[0], callback)
 
     def save_bytes(
@@ -377,7 +393,9 @@ class SafeKeeper(Generic[S]):
 
     def _in_place(self, group: str, read: Callable[[str], Iterator[T]]) -> Iterator[T]:
         """What *read* finds where the elements of *group* are."""
-        yield from read(self._reader.place(group))
+        yield from read(place := self._reader.place(group))
+        if (now := self._reader.place(group)) != place:  # who has copied them deletes those that were read here
+            raise Unavailable(f"the elements of {group} were moved to {now} while they were read: read them again")
 
     def guard(self, claim: Claim, *groups: str) -> Guard:
         """Acknowledge what is saved in *groups* only if *claim* holds after it was written, by one check a batch; if it

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from safekeeper.backend import CheckpointId
-from safekeeper.keeper.ticket import Entry, Together, Tray
+from safekeeper.keeper.ticket import Entry, SavedTogether, Tray
 
 if TYPE_CHECKING:
     from safekeeper.keeper.completions import Completions
@@ -204,7 +204,7 @@ class LaneQueue:
         tray.wake()
         return list(moved.values())
 
-    def _is_first(self, together: Together) -> None:
+    def _is_first(self, together: SavedTogether) -> None:
         """One more of *together* is the first of its lane."""
         together.first += 1
         if together.first == len(together.members):

@@ -11,32 +11,29 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from math import inf
-from threading import TIMEOUT_MAX, Condition, Lock, Thread
+from threading import TIMEOUT_MAX, Lock, Thread
 from typing import Any
 
-from safekeeper import large
 from safekeeper.backend import (
     MAX_VALUE_BYTES,
     Backend,
-    Batch,
     CheckpointId,
     Receipt,
     SupportsProgress,
-    SupportsSomeAtomicBatches,
 )
 from safekeeper.errors import Closed, SafekeeperError, Unavailable
 from safekeeper.keeper import lifetime
 from safekeeper.keeper.backoff import Backoff
 from safekeeper.keeper.completions import Completions
-from safekeeper.keeper.guards import Guard, Guards
 from safekeeper.keeper.lanes import Bounds
 from safekeeper.keeper.metrics import Metrics
 from safekeeper.keeper.overflow import Entrance, Overflow
 from safekeeper.keeper.stage import Stage
 from safekeeper.keeper.ticket import Callback, Entry, Outcome, Ticket, Tray
-from safekeeper.large import fits
+from safekeeper.keeper.writing import BatchWriter, as_outcome
 
 _GRACE = 1.0  # seconds for idle threads to end at close
+_GUEST_LEAVES = 0.001  # seconds between two looks whether a thread that wrote for itself has left
 
 
 class Pipeline:
@@ -59,33 +56,27 @@ class Pipeline:
         backoff: Backoff,
     ) -> None:
         self._backend = backend
-        self._apart_together = isinstance(backend, SupportsSomeAtomicBatches)
-        """Whether what is saved together goes in a batch of its own."""
         self._encode = encode
         self._closes_backend = closes_backend
         self._lock_timeout = lock_timeout
         self._close_deadline = close_deadline
-        self._backoff = backoff
-        self.completions = Completions(self._last_progress, self._mend)
+        self.completions = Completions(self._last_progress, self._mend, self._write_for, self._hurry)
         self._entrance = Entrance(self.completions, overflow)
         self.lock = lock = self.completions.lock
         self.metrics = self.completions.metrics
+        self._writer = BatchWriter(backend, self.completions, backoff)
+        self.guards, self.in_parts = self._writer.guards, self._writer.in_parts
         self.storage = Stage(
-            *("store", lock, storage_queue, self._store, storage_workers, storage_queue.count, keep_alive),
+            *("store", lock, storage_queue, self._writer.store, storage_workers, storage_queue.count, keep_alive),
             check=self.completions.check,
         )
+        self._writer.stage = self.storage
         self.serialization = Stage(
             *("serialize", lock, serialization_queue, self._serialize, serialization_workers, 1, keep_alive),
             check=self.completions.check,
             then=self.storage,
         )
-        self.guards = Guards()
-        self.in_parts: set[CheckpointId] = set()
-        """The ids whose values in the store are in parts, as far as this keeper knows."""
-        self._failures = 0  # writes in a row that found the store unavailable
         self._closed: str | None = None  # why nothing is accepted any more
-        self._stopped = False
-        self._stopping = Condition(lock)
         lifetime.register(self)
 
     # In
@@ -106,7 +97,8 @@ class Pipeline:
         """Save *value*, which was serialized from *begun* to *now*, in a tray. None, and nothing has happened, if it
         has to travel alone. It never waits."""
         # It is on the way of nearly every save: what is mostly not needed is not called.
-        completions, queue = self.completions, self.storage.queue
+        completions, storage = self.completions, self.storage
+        queue = storage.queue
         tray: Tray | None = None
         with self.lock:
             try:
@@ -123,9 +115,11 @@ class Pipeline:
                 if tray is None:
                     tray = Tray(id, now, patience)
                     tray.fill({id: value}, len(id.key) + len(value))
-                    if not self._push_tray(tray):
+                    if not self._push_tray(tray, leave=storage.looks):
                         return None
                     queue.trays[id.group] = tray
+                elif storage.looks:  # several are saved before anybody waits
+                    storage.wake()
                 tray.times.append(now - begun)
                 number = tray.newest_of(id) if tray.newer else tray.newest
             except BaseException:  # before the lock is given back
@@ -154,14 +148,15 @@ class Pipeline:
         finally:
             self.completions.report()
 
-    def _push_tray(self, tray: Tray) -> bool:
-        """Begin with *tray* and put it on the storage queue, if that is free for it; whether it was. With the lock
-        held."""
+    def _push_tray(self, tray: Tray, *, leave: bool = False) -> bool:
+        """Begin with *tray* and put it on the storage queue, if that is free for it; whether it was. *leave* it to
+        whoever waits for it, and wakes the worker if need be. With the lock held."""
         if not self.storage.queue.is_free_for(tray):
             return False
         self.completions.open_quietly(tray)
         self.storage.queue.push_tray(tray)
-        self._entrance.wake(self.storage, (tray,))
+        if not leave:
+            self._entrance.wake(self.storage, (tray,))
         return True
 
     def submit(self, entry: Entry, callback: Callback | None) -> Ticket:
@@ -375,7 +370,7 @@ class Pipeline:
             try:
                 value = self._encoded(entry)
             except BaseException as error:
-                failure = _as_outcome(error, "the serializer")
+                failure = as_outcome(error, "the serializer")
         ended = time.monotonic()
         waiter = None
         with self.lock:
@@ -423,164 +418,6 @@ class Pipeline:
         finally:
             lock.release()
 
-    def _store(self, entries: list[Entry]) -> None:
-        while entries:
-            entries = self._write(entries)
-
-    def _write(self, entries: list[Entry]) -> list[Entry]:
-        """Write *entries* as one batch, but for those in parts; what to write next."""
-        if self.guards and not (entries := self._refuse(entries)):
-            return []
-        if self.in_parts:
-            entries = [one for entry in entries for one in self._without_parts(entry)]
-        if len(entries) > 1 and len(now := self._in_one_batch(entries)) < len(entries):
-            return self._write(now) + [entry for entry in entries if entry not in now]
-        started = time.monotonic()
-        nbytes = 0
-        outcome: Outcome
-        guards = self.guards.of([entry.id for entry in entries]) if self.guards else set[Guard]()
-        ids = [id for entry in entries for id in entry.ids] if guards else []
-        try:
-            for entry in entries:
-                entry.taken = entry.taken or started
-            for guard in guards:
-                guard.unsure.update(ids)
-            if len(entries) == 1 and self._goes_in_parts(entries[0]):
-                outcome, nbytes = self._write_in_parts(entries[0])
-            else:
-                nbytes = sum([entry.size for entry in entries])
-                outcome = self._backend.write(Batch.of_different(_operations(entries), nbytes))
-            if not isinstance(outcome, Receipt):
-                raise TypeError(f"it returned {outcome!r} instead of a Receipt")
-            for guard in guards:  # not before the write has returned
-                guard.unsure.difference_update(ids)
-                guard.check()
-        except Unavailable as error:
-            return self._try_again(entries, error)
-        except BaseException as error:
-            outcome = _as_outcome(error, "the backend")
-        with self.lock:
-            self.completions.check()
-            self._count_batch(nbytes, outcome, time.monotonic() - started)
-            for entry in entries:
-                self.metrics.storage_wait.record(started - entry.since, entry.saves)
-                if type(entry) is Tray:
-                    self.metrics.serialize.record_all(entry.times)
-            stored = [entry for entry in entries if not self._fail_if_lost(entry, guards)] if guards else entries
-            if isinstance(outcome, Receipt):
-                self.completions.store_all(stored, outcome)
-            else:
-                for entry in stored:
-                    entry.value = None
-                    self.completions.fail(entry, outcome)
-            self.storage.queue.release_all(entries)
-        self.completions.report()
-        return []
-
-    def _refuse(self, entries: list[Entry]) -> list[Entry]:
-        """Complete those of *entries* whose groups somebody else has taken; the others."""
-        lost = {guard for guard in self.guards.of(entry.id for entry in entries) if guard.lost is not None}
-        if not lost:
-            return entries
-        with self.lock:
-            self.completions.check()
-            refused = {entry for entry in entries if self._fail_if_lost(entry, lost)}
-            refused |= {entry for entry in entries if entry.together and not refused.isdisjoint(entry.members)}
-            self.storage.queue.release_all(list(refused))
-        self.completions.report()
-        return [entry for entry in entries if entry not in refused]
-
-    def _fail_if_lost(self, entry: Entry, guards: Iterable[Guard]) -> bool:
-        """With the lock held: let *entry* fail if one of *guards* over it has lost; whether that is so."""
-        for guard in guards:
-            if guard.lost is not None and entry.id.group in guard.groups:
-                entry.value = None
-                self.completions.fail(entry, guard.lost)
-                return True
-        return False
-
-    def _in_one_batch(self, entries: list[Entry]) -> list[Entry]:
-        """Those of *entries* that may be written together first."""
-        if self._apart_together and (first := next((entry for entry in entries if entry.together), None)):
-            return [entry for entry in entries if entry.together is first.together]
-        if apart := self._apart(entries):
-            return [entry for entry in entries if entry not in apart] or apart[:1]
-        return entries
-
-    def _without_parts(self, entry: Entry) -> Sequence[Entry]:
-        """*entry*; if it is a tray and takes the place of something in parts, its saves, since that goes alone."""
-        if type(entry) is not Tray or self.in_parts.isdisjoint(entry.values):
-            return (entry,)
-        with self.lock:
-            self.completions.check()
-            if entry.outcome is not None:
-                return (entry,)
-            entries = self.storage.queue.take_apart(entry)
-            self.completions.take_apart(entry, entries)
-        return entries
-
-    def _apart(self, entries: list[Entry]) -> list[Entry]:
-        """Those of *entries* that go in parts."""
-        if self.in_parts:
-            return [entry for entry in entries if self._goes_in_parts(entry)]
-        return [entry for entry in entries if (value := entry.value) is not None and not fits(value)]
-
-    def _goes_in_parts(self, entry: Entry) -> bool:
-        """Whether *entry* is larger than one value, or takes the place of one that was."""
-        if entry.together is not None:
-            return False
-        if self.in_parts and entry.id in self.in_parts:
-            return True
-        return entry.value is not None and not fits(entry.value)
-
-    def _write_in_parts(self, entry: Entry) -> tuple[Receipt, int]:
-        """Write *entry* alone; what the store says, and how many bytes that were."""
-        if entry.value is None:
-            receipt = large.delete(self._backend, entry.id)
-            self.in_parts.discard(entry.id)
-            return receipt, 0
-        if entry.in_parts is None:
-            entry.in_parts = large.LargeWrite(self._backend, entry.id, on_part=entry.get_on)
-        receipt = entry.in_parts.write(entry.value)
-        if fits(entry.value):
-            self.in_parts.discard(entry.id)
-        else:
-            self.in_parts.add(entry.id)
-        return receipt, len(entry.value)
-
-    def _count_batch(self, nbytes: int, outcome: Outcome, seconds: float) -> None:
-        self.metrics.store.record(seconds)
-        if not isinstance(outcome, Receipt):
-            return
-        self.storage.last_progress = time.monotonic()
-        self.metrics.sync.record(outcome.sync_seconds)
-        self.metrics.batches += 1
-        self.metrics.bytes_written += nbytes
-        if self._failures:
-            self.completions.notices.note("the store answers again, after %d failed tries", self._failures)
-            self._failures, self.completions.trouble = 0, None
-
-    def _try_again(self, entries: list[Entry], error: Unavailable) -> list[Entry]:
-        """Wait a while; then *entries*, together with what has come meanwhile."""
-        with self.lock:
-            self._failures += 1
-            self.completions.trouble = error
-            self.metrics.retries += 1
-            self.completions.notices.note("the store does not answer, saves wait until their deadlines: %s", error)
-        self.completions.report()
-        with self.lock:
-            if not self._stopped:
-                self._stopping.wait(self._backoff.delay(self._failures or 1))
-            self.completions.check()
-            for entry in reversed(entries):
-                if entry.outcome is None:
-                    self.storage.queue.put_back(entry)
-                else:
-                    entry.drop_state()
-                    self.storage.queue.release(entry)
-            # Under the same lock: a newcomer would find the queue overfull, and drop what was in hand.
-            return self.storage.take()
-
     # Looking, waiting and closing
 
     def measured(self) -> Metrics:
@@ -626,6 +463,13 @@ class Pipeline:
         assert outcome is not None
         return outcome
 
+    def _write_for(self, entry: Entry) -> None:
+        self._writer.write_for(entry)
+
+    def _hurry(self) -> None:
+        if self.storage.looks:
+            self.storage.wake()
+
     def flush(self, timeout: float | None) -> None:
         """Wait until everything submitted before has completed."""
         self.completions.refuse_in_callback("flush")
@@ -648,14 +492,15 @@ class Pipeline:
         until = time.monotonic() + _GRACE
         for thread in threads:
             thread.join(max(until - time.monotonic(), 0.0))
+        while self.storage.guest and time.monotonic() < until:  # it has told everybody, and is about to leave
+            time.sleep(_GUEST_LEAVES)
         self._close_backend(threads)
         return left
 
     def _stop(self) -> list[Thread]:
         """Let all threads end; which ones these are. With the lock held."""
-        self._stopped = True
         threads = [*self.serialization.threads, *self.storage.threads]
-        self._stopping.notify_all()
+        self._writer.stop()
         self.serialization.stop()
         self.storage.stop()
         watcher = self.completions.stop_watch()
@@ -667,11 +512,12 @@ class Pipeline:
         def close_after_them() -> None:
             for thread in threads:
                 thread.join()
+            self.storage.wait_for_guest()
             self._backend.close()
 
         if not self._closes_backend:
             return
-        if any(thread.is_alive() for thread in threads):
+        if self.storage.guest or any(thread.is_alive() for thread in threads):
             with suppress(RuntimeError):  # at the end of the process Python may not start any: that closes it, too
                 Thread(target=close_after_them, name="safekeeper-close", daemon=True).start()
         else:
@@ -694,6 +540,7 @@ class Pipeline:
         self.completions.abandon_in_child(Closed(self._closed))
         self.serialization.threads.clear()
         self.storage.threads.clear()
+        self.storage.guest = False
         self._stop()
         self.lock.release()
 
@@ -701,28 +548,3 @@ class Pipeline:
         """Store what is queued."""
         if left := self.close():
             raise Unavailable(f"{left} saves were not stored")
-
-
-def _operations(entries: list[Entry]) -> dict[CheckpointId, bytes | None]:
-    """What *entries* write."""
-    if len(entries) == 1 and type(entries[0]) is Tray:
-        return {**entries[0].values}
-    operations: dict[CheckpointId, bytes | None] = {}
-    for entry in entries:
-        if type(entry) is Tray:
-            operations.update(entry.values)
-        else:
-            operations[entry.id] = entry.value
-    return operations
-
-
-def _as_outcome(error: BaseException, who: str) -> SafekeeperError:
-    if isinstance(error, SafekeeperError):
-        return error
-    try:
-        reason = repr(error)
-    except Exception:
-        reason = f"{type(error).__name__}, which cannot be shown"
-    outcome = SafekeeperError(f"{who} failed: {reason}")
-    outcome.__cause__ = error
-    return outcome

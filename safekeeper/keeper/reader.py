@@ -76,8 +76,11 @@ class Reader:
 
     def place(self, group: str) -> str:
         """Where the owner of *group* has its elements; *group* if it has none."""
+        return self.ask(partial(places.current, self._backend, group))
+
+    def ask(self, look: Callable[[], T]) -> T:
+        """What *look* says, which asks the store; `Unavailable` if it takes longer than a fetch may."""
         self._pipeline.check_open()
-        look = partial(places.current, self._backend, group)
         return look() if self._timeout is None else _result(self._start(look), self._timeout)
 
     def keys(self, group: str, prefix: bytes) -> Iterator[bytes]:

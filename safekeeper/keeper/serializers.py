@@ -180,7 +180,8 @@ class _Header:
         return cls(data, xxhash.xxh3_64_intdigest(data), before.size, before.pack)
 
     def seal(self, payload: bytes) -> bytes:
-        return self.pack(_MARK, xxhash.xxh3_64_intdigest(payload, self.seed), self.data) + payload
+        # Joined, not added: for what is large `join` lets other threads run while it copies.
+        return b"".join((self.pack(_MARK, xxhash.xxh3_64_intdigest(payload, self.seed), self.data), payload))
 
 
 def state_type(declared: Any, serializer: str) -> StateType:
@@ -253,6 +254,8 @@ class Codec:
                 payload = self._payload(state, get_on)
             if self._zstd is None:
                 plain = self._plain
+                if len(payload) > SLICE_BYTES:
+                    return plain.seal(payload)
                 return plain.pack(_MARK, xxhash.xxh3_64_intdigest(payload, plain.seed), plain.data) + payload
             packed = self._zstd.compress(payload)
         except Exception as error:

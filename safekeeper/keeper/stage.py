@@ -6,10 +6,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from threading import TIMEOUT_MAX, Condition, Lock, Thread, current_thread
+from time import monotonic
 
 from safekeeper.keeper.interrupts import start_thread
 from safekeeper.keeper.lanes import Bounds, LaneQueue
 from safekeeper.keeper.ticket import Entry
+
+_LENT_AGAIN = 1.0  # seconds for which one who was lent our work is expected to come again
+_LOOK = 0.005  # seconds between two looks at the queue meanwhile: nobody need wake us for what is written without us
 
 
 class Stage:
@@ -54,10 +58,17 @@ class Stage:
         self._idle = 0
         self._woken = False  # an idle thread was notified and has not looked yet: no need to notify again
         self._stopped = False
+        self.guest = False
+        """Whether a thread that is none of ours does our work just now."""
+        self._expected_until = -inf  # until then somebody may come who does our work
+        self.looks = False
+        """Whether our thread looks at the queue by itself all the time: `wake` is not needed, only quicker."""
 
     def wake(self) -> None:
         """See to it that somebody takes what is ready. Called with the lock held. Raise `RuntimeError` if no thread can
         be started and there is none."""
+        if self.guest and self.threads:
+            return  # it wakes one of us when it is done
         if self._idle:
             if not self._woken:
                 self._woken = True
@@ -109,6 +120,32 @@ class Stage:
             self.wake()
         return entries
 
+    def lend(self, entry: Entry) -> bool:
+        """Let the thread that calls work on *entry* in place of our one thread, if that is all there is to do; whether
+        it shall. `take_back` afterwards. Called with the lock held."""
+        queue = self.queue
+        alone = entry.queue is queue and queue.count == 1 and not queue.taken and not queue.line
+        if not alone or self._workers > 1 or self._stopped:
+            return False
+        self.guest = True
+        self._expected_until = monotonic() + _LENT_AGAIN
+        queue.take(1)
+        return True
+
+    def take_back(self) -> None:
+        """Whoever was lent our work is done with it. Called with the lock held."""
+        self.guest = False
+        if self._stopped:
+            self._news.notify_all()
+        elif self.queue:
+            self.wake()
+
+    def wait_for_guest(self) -> None:
+        """Wait until nobody else does our work. In a thread of the keeper's own."""
+        with self._lock:
+            while self.guest:
+                self._news.wait()
+
     def _run(self) -> None:
         with self._lock:
             self.threads.add(current_thread())
@@ -120,14 +157,22 @@ class Stage:
         with self._lock:
             while not self._stopped:
                 self._check()
-                if entries := self.take():
+                if not self.guest and (entries := self.take()):
                     return entries
-                self._idle += 1
-                notified = self._news.wait(self._keep_alive)
-                self._idle -= 1
-                self._woken = False
-                if not notified and not self.queue and not self._is_awaited():
-                    break
+                if self._wait() or self.queue or self._is_awaited():
+                    continue
+                break
             # Under the same lock as the last look at the queue: whoever adds to it now starts another thread.
             self.threads.discard(current_thread())
             return []
+
+    def _wait(self) -> bool:
+        """Wait for something to do; False if there was nothing for *keep_alive* seconds. With the lock held."""
+        self.looks = looks = monotonic() < self._expected_until
+        self._idle += 1
+        notified = self._news.wait(_LOOK if looks else self._keep_alive)
+        self._idle -= 1
+        self.looks = self._woken = False
+        if looks and not notified and self.queue and not self.guest:
+            self._expected_until = -inf  # somebody saved, and nobody waits for it: next time we are to be woken
+        return notified or looks

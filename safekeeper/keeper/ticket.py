@@ -43,7 +43,7 @@ class StateLock(Protocol):
         """Give it back."""
 
 
-class Together:
+class SavedTogether:
     """Entries that are written in one batch, or not at all: they become ready together, and have one outcome."""
 
     def __init__(self, members: list[Entry], callback: Callback | None) -> None:
@@ -111,7 +111,7 @@ class Entry:
     """Whether its caller was interrupted: if it has not entered, nobody will let it in any more."""
     listeners: list[Ticket] | None = None
     """The tickets that have a callback."""
-    together: Together | None = None
+    together: SavedTogether | None = None
     """Those that it is saved together with, and itself. The first of them counts for all in the queue's bounds."""
     waiters: list[Waiter] | None = None
     """One held lock for each thread that waits, or its like for a task; they are released when there is news."""
@@ -333,6 +333,7 @@ class Ticket:
                 if entry.outcome is not None:
                     break
                 entry.waiters = [*(entry.waiters or ()), waiter]
+                self._completions.hurry()
             alarm = None
             if self.superseded:  # its own deadline is nobody else's to watch
                 alarm = loop.call_later(max(self.deadline - time.monotonic(), 0.0), waiter.tell)
@@ -370,6 +371,8 @@ class Ticket:
 
     def _wait(self, timeout: float | None) -> Outcome | None:
         until = inf if timeout is None else time.monotonic() + timeout
+        if timeout is None:
+            self._completions.write_for(self.carrier)
         while (outcome := self._look()) is None:
             remaining = min(until, self.deadline) - time.monotonic()
             if remaining > 0:
@@ -386,6 +389,7 @@ class Ticket:
             if entry.outcome is not None:
                 return
             waiter = entry.join()
+            self._completions.hurry()
         if not waiter.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
             with self._completions.lock:
                 entry.leave(waiter)

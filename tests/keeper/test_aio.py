@@ -258,6 +258,11 @@ def test_recover_goes_on_after_a_bad_state(store):
     assert isinstance(errors[B], BadState)
 
 
+def test_a_url_is_not_a_keeper():
+    with pytest.raises(TypeError, match=r"'memory:': write AsyncKeeper\(SafeKeeper\(...\)\)"):
+        AsyncKeeper("memory:")
+
+
 @pytest.mark.parametrize("pending", (False, True), ids=("no room", "an earlier one is being serialized"))
 def test_saves_together_wait_in_line_and_keep_their_order(tmp_path, pending):
     """In a loop `save_together` returns at once, and what is saved later comes later."""

@@ -4,8 +4,9 @@ import time
 
 import pytest
 
-from safekeeper import Backoff, Batch, CheckpointId, Corruption, SafeKeeper, large
+from safekeeper import Backoff, Batch, CheckpointId, Corruption, SafeKeeper, Unavailable, large
 from safekeeper.backends.memory import MemoryBackend
+from safekeeper.keeper.stage import Stage
 from safekeeper.testing import Faulty
 
 A, B = CheckpointId("models", b"a"), CheckpointId("models", b"b")
@@ -146,4 +147,27 @@ def test_bytes_as_they_are_are_made_whole_by_whoever_reads_the_store(store):
         assert other.whole(A, found) == b"x" * 5000
         other.forget(A).result()
         assert other.whole(A, found) is None
+    assert parts(store) == []
+
+
+def test_a_save_that_was_given_up_leaves_the_large_state_that_it_was_to_replace(store, monkeypatch):
+    """Its deadline comes when the worker has it in hand, and by then the keeper has read that the old one is large."""
+    with SafeKeeper(store) as keeper:
+        keeper.save(A, b"x" * 5000).result()
+    with SafeKeeper(store) as keeper:
+        pipeline = keeper._pipeline
+        monkeypatch.setattr(Stage, "wake", lambda self: None)  # the worker's part is done here
+        ticket = keeper.save(A, ["small"])
+        large_one = large.read(store, A)
+        with pipeline.lock:
+            taken = pipeline.storage.take()
+            pipeline.completions.expire_entry(taken[0])
+        pipeline.in_parts.add(A)
+        pipeline._writer.store(taken)
+        assert isinstance(ticket.outcome(), Unavailable)
+        assert large.read(store, A) == large_one
+        monkeypatch.undo()
+        assert keeper.fetch(A) == b"x" * 5000
+        keeper.save(A, b"newer").result()
+        assert keeper.fetch(A) == b"newer"
     assert parts(store) == []

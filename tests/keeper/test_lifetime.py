@@ -236,7 +236,7 @@ def test_closing_leaves_no_threads_and_no_descriptors(tmp_path):
 
 
 def test_a_keeper_that_was_forgotten_is_collected():
-    keeper = SafeKeeper("memory:", keep_alive=0.01, deadline=0.02)
+    keeper = SafeKeeper("memory:", keep_alive=0.01, deadline=2.0)
     keeper.save(A, "x" * 10_000).result()
     pipeline = weakref.ref(keeper._pipeline)
     del keeper

@@ -6,6 +6,7 @@ import os
 import threading
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -96,6 +97,9 @@ class KeeperMachine(RuleBasedStateMachine):
             backoff=Backoff(first=0.001, most=0.01),
         )
         self.saves: list[Save] = []
+        self.waiting: list[threading.Thread] = []
+        self.patience = patch("safekeeper.keeper.writing._PATIENT", 0.0)
+        self.patience.start()
         self.stuck = ExitStack()
         self.is_stuck = self.is_closed = False
 
@@ -132,6 +136,30 @@ class KeeperMachine(RuleBasedStateMachine):
             assert not save.completions
             return
         self.saves.append(save)
+
+    @rule(id=st.sampled_from(IDS))
+    def save_and_wait(self, id):
+        """In a thread, which may write it itself; who calls the keeper next does not wait for that."""
+        save = Save(id, b"%d waits" % len(self.saves), quiet=True)
+        state = bytearray(save.state) if self.keeper._codec else save.state
+        returned = threading.Event()
+
+        def save_and_wait():
+            try:
+                save.ticket = self.keeper.save(id, state)
+            except Closed:
+                assert self.is_closed
+            finally:
+                returned.set()
+            if save.ticket is not None:
+                save.ticket.outcome()
+
+        thread = threading.Thread(target=save_and_wait)
+        thread.start()
+        self.waiting.append(thread)
+        returned.wait()
+        if save.ticket is not None:
+            self.saves.append(save)
 
     @precondition(lambda self: not self.is_stuck)
     @rule(when=st.sampled_from(["before", "after"]))
@@ -207,6 +235,8 @@ class KeeperMachine(RuleBasedStateMachine):
         if not hasattr(self, "keeper"):
             return
         self.stuck.close()
+        for thread in self.waiting:
+            thread.join(60)
         try:
             self.keeper.close()
         except SafekeeperError:
@@ -214,6 +244,8 @@ class KeeperMachine(RuleBasedStateMachine):
         for thread in threading.enumerate():
             if thread.name.startswith("safekeeper-"):
                 thread.join(60)
+        self.patience.stop()
+        assert not [thread for thread in self.waiting if thread.is_alive()]
         self.every_save_is_counted_once()
         assert self.keeper.metrics().pending == 0
         for save in self.saves:

@@ -38,10 +38,12 @@ def test_a_frozen_or_locked_state_is_serialized_by_the_worker_however_small_its_
 
 
 def test_a_small_state_that_cannot_change_saves_itself_the_hop_to_the_worker(store):
-    with SafeKeeper(store, serializer="pickle") as keeper, store.hold("write"):
-        for state in (1, "text", b"bytes", (1, "two", (3.0,)), frozenset({1})):
-            keeper.save(A, state)
-            keeper.save(A, state, frozen=True)
+    with SafeKeeper(store, serializer="pickle") as keeper:
+        with store.hold("write"):
+            for state in (1, "text", b"bytes", (1, "two", (3.0,)), frozenset({1})):
+                keeper.save(A, state)
+                keeper.save(A, state, frozen=True)
+        keeper.flush()  # a tray tells when it is written
         assert keeper.metrics().serialize.count == 10
         assert keeper.metrics().serialization_wait.count == 0
 
