@@ -22,6 +22,7 @@ import enum
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
@@ -484,6 +485,36 @@ class SupportsProgress(Protocol):
 
     last_progress: float
     """When a write of this handle last got on, in the time of `time.monotonic`. Reading it waits for nothing."""
+
+
+@runtime_checkable
+class SupportsConcurrentWrites(Protocol):
+    """A backend that gets through more when several batches are written at once than when they are one batch."""
+
+    concurrent_writes: int
+    """How many `write`s under way at once it gains by, 1 or more; more of them do no harm."""
+
+
+def concurrent_writes(backend: Backend) -> int:
+    """How many writes *backend* gains by having under way at once; 1 for most."""
+    return backend.concurrent_writes if isinstance(backend, SupportsConcurrentWrites) else 1
+
+
+@runtime_checkable
+class SupportsTurns(Protocol):
+    """A backend that says when large values may be written."""
+
+    def turn(self, group: str, nbytes: int) -> AbstractContextManager[None]:
+        """Wait until about *nbytes* of *group* may be written; they have their turn while the block lasts.
+
+        What this handle writes meanwhile, in any thread, uses it and does not wait for another one; what is more than
+        was asked for does. Writing less, or nothing, is not an error. It never waits for ever.
+        """
+
+
+def turn_of(backend: Backend, group: str, nbytes: int) -> AbstractContextManager[None]:
+    """The turn of *backend*; at once where it gives none."""
+    return backend.turn(group, nbytes) if isinstance(backend, SupportsTurns) else nullcontext()
 
 
 @runtime_checkable

@@ -358,6 +358,11 @@ class HBaseBackend(Backend):
         return self._table.exists()
 
     @property
+    def concurrent_writes(self) -> int:
+        """Each on a connection of its own; some are left for reading."""
+        return max(1, self._options.connections // 2)
+
+    @property
     def last_progress(self) -> float:
         """When the server last made some of the changes of a write."""
         return self._table.got_on

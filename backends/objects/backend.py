@@ -56,7 +56,7 @@ class ObjectsBackend(Backend):
         self.scope = store.scope
         self._store = store
         self._place = place
-        self._parallel = parallel
+        self._parallel = self.concurrent_writes = parallel
         self._pool = ThreadPoolExecutor(parallel, "safekeeper-objects") if parallel > 1 else None
         self._lock = Lock()
         self._last_version = 0

@@ -83,20 +83,26 @@ class _Answer:
 
 def _serve(path: str, answer: _Answer) -> None:
     settings = AgentSettings.parse(sys.stdin.readline())
-    # The server has made room for every body before the keeper sees it, so the queue never blocks for long.
-    queue = Bounds(nbytes=settings.queue_bytes)
-    with (
-        SafeKeeper(
-            settings.url, serializer=None, overflow="block", storage_queue=queue, deadline=settings.retry_seconds
-        ) as keeper,
-        AgentServer(keeper, path, settings.queue_bytes),
-    ):
+    with open_keeper(settings) as keeper, AgentServer(keeper, path, settings.queue_bytes):
         survives = [flag.name for flag in keeper.backend.survives]
         ready = {"ready": True, "version": VERSION, "scope": keeper.backend.scope.name, "survives": survives}
         answer.give(ready | {"pid": os.getpid()})
         while os.read(0, 65536):
             pass
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end has begun: let it be a clean one
+
+
+def open_keeper(settings: AgentSettings) -> SafeKeeper:
+    """The keeper that commits go through, with as many writes under way as the store gains by."""
+    return SafeKeeper(
+        settings.url,
+        serializer=None,
+        overflow="block",
+        # The server has made room for every body before the keeper sees it, so the queue never blocks for long.
+        storage_queue=Bounds(nbytes=settings.queue_bytes),
+        storage_workers=None,
+        deadline=settings.retry_seconds,
+    )
 
 
 def _give_memory_back() -> None:

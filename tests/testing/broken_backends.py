@@ -10,7 +10,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -494,6 +494,29 @@ class GetsOnByItsOwnClock(FileBackend):
     @property
     def last_progress(self) -> float:
         return time.time()
+
+
+class GainsByNoWriteAtAll(FileBackend):
+    """Says that it gets through most when nothing is written."""
+
+    concurrent_writes = 0
+
+
+class IsNotThereInItsTurn(FileBackend):
+    """Lets nobody write who has waited for it."""
+
+    _in_turn = False
+
+    @contextmanager
+    def turn(self, group: str, nbytes: int) -> Iterator[None]:
+        self._in_turn = True
+        yield
+        self._in_turn = False
+
+    def write(self, batch: Batch) -> Receipt:
+        if self._in_turn:
+            raise Unavailable("it is somebody's turn")
+        return super().write(batch)
 
 
 class ScansWithoutEmptyValues(FileBackend):

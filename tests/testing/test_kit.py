@@ -54,6 +54,8 @@ CAUGHT_BY = {
     "SendsWorkersElsewhere": "test_the_workers_of_a_job_open_the_same_store",
     "CountsHitsThatNobodyPlanned": "test_planned_files_are_counted_and_no_more_are_hits",
     "SaysThatItIsNotThere": "test_a_store_exists_when_it_has_been_written",
+    "GainsByNoWriteAtAll": "test_as_many_writes_at_once_as_it_gains_by_are_all_acknowledged",
+    "IsNotThereInItsTurn": "test_what_is_written_in_its_turn_is_there",
     "GetsOnByItsOwnClock": "test_a_write_tells_by_the_clock_that_it_got_on",
     "RemembersWhatItRead": "test_a_later_write_wins_whoever_made_it[another process]",
     "CountsItsOwnVersions": "test_a_later_write_wins_whoever_made_it[another handle]",

@@ -6,7 +6,15 @@ from functools import partial
 
 import pytest
 
-from safekeeper.backend import Backend, Batch, CheckpointId, SupportsAtomicBatch, SupportsSomeAtomicBatches
+from safekeeper.backend import (
+    Backend,
+    Batch,
+    CheckpointId,
+    SupportsAtomicBatch,
+    SupportsSomeAtomicBatches,
+    concurrent_writes,
+    turn_of,
+)
 from safekeeper.testing.contract.base import Kit, Opener, at_once, check_value, delete, get, meanwhile, put
 from safekeeper.testing.peer import Handle
 
@@ -27,6 +35,23 @@ class ConcurrencyContract(Kit):
         ids = [CheckpointId(group, b"%d-%d" % (thread, n)) for thread in range(4) for n in range(3)]
         assert store.read(ids) == [b"%d-9" % thread for thread in range(4) for _ in range(3)]
         assert set(store.keys(group)) == {id.key for id in ids}
+
+    def test_as_many_writes_at_once_as_it_gains_by_are_all_acknowledged(self, store: Backend, group: str) -> None:
+        count = concurrent_writes(store)
+        assert count >= 1
+        ids = [CheckpointId(group, b"%d" % n) for n in range(count)]
+        at_once(*(partial(put, store, id, b"value of " + id.key) for id in ids))
+        assert store.read(ids) == [b"value of " + id.key for id in ids]
+
+    def test_what_is_written_in_its_turn_is_there(self, store: Backend, group: str) -> None:
+        id = CheckpointId(group, b"key")
+        with turn_of(store, group, nbytes=100):
+            put(store, id, b"value")
+            assert get(store, id) == b"value"
+        with turn_of(store, group, nbytes=100):
+            pass  # nothing is written after all
+        put(store, id, b"another")
+        assert get(store, id) == b"another"
 
     def test_of_two_writes_at_once_one_wins_whole_for_everybody(
         self, store: Backend, other: Handle, opened: Opener, group: str
