@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from threading import Event, Lock
 from typing import Self
 from weakref import WeakValueDictionary
@@ -25,6 +26,7 @@ from safekeeper.backends.hdfs.creation import create
 from safekeeper.backends.hdfs.options import HdfsFolder, HdfsOptions, parse
 from safekeeper.backends.hdfs.peace.connect import open_placement
 from safekeeper.backends.hdfs.peace.in_process import with_coordinator
+from safekeeper.backends.hdfs.placement import MOST_CHUNKS
 from safekeeper.backends.hdfs.store import HdfsStore
 from safekeeper.backends.hdfs.writer import HdfsWriter
 from safekeeper.errors import Closed
@@ -228,6 +230,20 @@ class HdfsBackend(Backend):
     def placement_counts(self) -> PlacementCounts:
         """How many files of this process went where they were planned."""
         return self._shared.placement.counts()
+
+    def turn(self, group: str, nbytes: int) -> AbstractContextManager[None]:
+        """Peace's, for the chunks of a large value; small ones take no turn."""
+        self.check_open()
+        store = self._shared.store
+        if nbytes < store.options.large:
+            return nullcontext()
+        count = min(-(-nbytes // store.options.chunk), MOST_CHUNKS)
+        return self._shared.placement.ahead(count, store.replication, group)
+
+    @property
+    def concurrent_writes(self) -> int:
+        """As many as there are threads for chunks; what is small shares a sync in any case."""
+        return self._shared.store.options.workers
 
     @property
     def last_progress(self) -> float:

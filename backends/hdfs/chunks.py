@@ -5,14 +5,16 @@ The chunks are there, on disks, before the head is; until the head is acknowledg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from threading import Event
 from typing import Protocol, TypeVar
 
 from safekeeper.backends.hdfs.client import Client
 from safekeeper.backends.hdfs.layout import HdfsLargeValue, block_for
-from safekeeper.backends.hdfs.placement import Placement, Turn
+from safekeeper.backends.hdfs.placement import MOST_CHUNKS, Placement, Turn, Turns
 from safekeeper.backends.shared.records import check_value
 from safekeeper.errors import Corruption, Unavailable
 
@@ -40,35 +42,67 @@ class ChunkFiles:
     to_disk: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A part of a value, and the file that it goes to."""
+
+    name: str
+    value: bytes
+    start: int
+    end: int
+
+
 def write_chunks(
-    by: Parallel, placement: Placement, how: ChunkFiles, head: HdfsLargeValue, value: bytes, group: str
+    by: Parallel, placement: Placement, how: ChunkFiles, values: Sequence[tuple[HdfsLargeValue, bytes]], checkpoint: str
 ) -> None:
-    """Write the chunks of *value* that *head* names. What was written is removed again if one of them fails."""
-    chunks = [(name, n * head.chunk) for n, name in enumerate(head.names())]
+    """Write the chunks of all *values* that their heads name: one request for turns, several chunks under way.
+
+    If one of them fails, no other is begun, and what was written is removed again.
+    """
+    chunks = [
+        _Chunk(name, value, n * head.chunk, (n + 1) * head.chunk)
+        for head, value in values
+        for n, name in enumerate(head.names())
+    ]
+    over = Event()
+    """Set when one has failed, or the caller was interrupted."""
+
+    def write(chunk: _Chunk, turns: Turns) -> None:
+        if over.is_set():
+            return
+        with _set_on_error(over), turns.take() as turn:
+            if not over.is_set():
+                _write_chunk(by.client, turn, how, chunk)
+
     try:
-        with placement.chunks(len(chunks), how.replication, group) as turns:
-
-            def write(chunk: tuple[str, int]) -> None:
-                name, start = chunk
-                with turns.take() as turn:
-                    _write_chunk(by.client, turn, how, name, value, start, start + head.chunk)
-
-            by.in_parallel(write, chunks)
+        for first in range(0, len(chunks), MOST_CHUNKS):  # mostly it is one request
+            some = chunks[first : first + MOST_CHUNKS]
+            with placement.chunks(len(some), how.replication, checkpoint) as turns, _set_on_error(over):
+                by.in_parallel(partial(write, turns=turns), some)
     except BaseException:
-        remove_chunks(by.client, how.folder, head)
+        remove_chunks(by.client, how.folder, [head for head, _ in values])
         raise
 
 
-def _write_chunk(client: Client, turn: Turn, how: ChunkFiles, name: str, value: bytes, start: int, end: int) -> None:
+@contextmanager
+def _set_on_error(event: Event) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        event.set()
+        raise
+
+
+def _write_chunk(client: Client, turn: Turn, how: ChunkFiles, chunk: _Chunk) -> None:
     out = client.create(
-        f"{how.folder}/{name}",
+        f"{how.folder}/{chunk.name}",
         replication=how.replication,
-        block_size=block_for(end - start),
+        block_size=block_for(chunk.end - chunk.start),
         favoured=turn.favoured,
         to_disk=how.to_disk,
     )
     try:
-        out.write(value, start, end)
+        out.write(chunk.value, chunk.start, chunk.end)
         # Before closing: a file that is complete for the NameNode but not on a disk is lost whole in a power cut.
         out.hsync() if how.to_disk else out.hflush()
         if out.replicas() < how.needed:
@@ -101,8 +135,12 @@ def _read_chunk(client: Client, path: str) -> bytes:
         stream.close()
 
 
-def remove_chunks(client: Client, folder: str, head: HdfsLargeValue) -> None:
-    """Remove the chunks of *head*, as far as that can be done now: what is left is found by a compaction."""
+def remove_chunks(client: Client, folder: str, heads: Sequence[HdfsLargeValue]) -> None:
+    """Remove the chunks of *heads*, as far as that can be done now: what is left is found by a compaction.
+
+    A NameNode that is away is waited for once, not once for each of them.
+    """
     with suppress(Unavailable):
-        for name in head.names():
-            client.delete(f"{folder}/{name}")
+        for head in heads:
+            for name in head.names():
+                client.delete(f"{folder}/{name}")

@@ -6,8 +6,8 @@ by faults that it causes itself: so `faulthandler`, which would take these signa
 is switched off when it starts, and Java says where a crash was.
 
 The cluster's own settings are found as Hadoop's tools find them: `core-site.xml` and `hdfs-site.xml` in
-`$HADOOP_CONF_DIR`, else in `$HADOOP_HOME/etc/hadoop`. High availability, Kerberos (of whoever has run `kinit`) and
-encryption zones follow from them.
+`$HADOOP_CONF_DIR`, else in `$HADOOP_HOME/etc/hadoop`. High availability, observer NameNodes, mount tables (ViewFS),
+Kerberos (of whoever has run `kinit`) and encryption zones follow from them.
 
 Bytes go to Java and back without a copy: a direct buffer is laid over the memory that they are in.
 """
@@ -262,6 +262,49 @@ class InputStream:
 # --- the client -------------------------------------------------------------------------------------------------------
 
 
+def locate(uri: str, path: str, settings: Mapping[str, str], user: str | None = None) -> tuple[str, str]:
+    """The HDFS that *path* of *uri* is in, and its path there: another one where a mount table (ViewFS) says so."""
+    start_jvm()
+    with _explained(uri):
+        conf = _configuration(settings)
+        default = jpype.JClass("org.apache.hadoop.fs.FileSystem").getDefaultUri(conf)
+        mounted = uri == "hdfs:///" and str(default.getScheme()) == "viewfs"
+        if not mounted and "ViewFileSystem" not in str(conf.get("fs.hdfs.impl", "")):
+            return uri, path
+        whose = () if user is None else (user,)
+        where = default if mounted else jpype.java.net.URI(uri)
+        view = jpype.JClass("org.apache.hadoop.fs.FileSystem").newInstance(where, conf, *whose)
+        try:
+            return _resolved(view, path)
+        finally:
+            view.close()
+
+
+def _resolved(view: Any, path: str) -> tuple[str, str]:
+    """Where a mount table leads: what is there of *path*, and the rest as it is."""
+    missing, there = "", path
+    while True:
+        try:
+            found = view.resolvePath(jpype.JClass("org.apache.hadoop.fs.Path")(there)).toUri()
+            break
+        except jpype.JException as error:
+            if not isinstance(error, jpype.JClass("java.io.FileNotFoundException")) or there == "/":
+                raise
+            there, _, name = there.rpartition("/")
+            missing, there = f"/{name}{missing}", there or "/"
+    if str(found.getScheme()) != "hdfs":
+        raise BadUrl(f"hdfs: the mount table leads {path} to {found}, not into an HDFS: mount one there")
+    return f"hdfs://{found.getAuthority()}", str(found.getPath()).rstrip("/") + missing
+
+
+def _configuration(settings: Mapping[str, str]) -> Any:
+    """The cluster's settings, with *settings* on top."""
+    conf = jpype.JClass("org.apache.hadoop.conf.Configuration")()
+    for name, value in settings.items():
+        conf.set(name, value)
+    return conf
+
+
 class Client:
     """A connection to one HDFS. Paths are absolute. Everything raises `Unavailable` with one line that says why."""
 
@@ -278,14 +321,16 @@ class Client:
         self._no_name = jpype.JArray(jpype.JByte)(0)
         self._data_node_proxies: dict[str, Any] = {}
         with _explained(uri):
-            conf = jpype.JClass("org.apache.hadoop.conf.Configuration")()
-            for name, value in settings.items():
-                conf.set(name, value)
-            self._conf = conf
+            self._conf = conf = _configuration(settings)
+            # What is below a mount table is an HDFS as any other.
+            conf.set("fs.hdfs.impl", "org.apache.hadoop.hdfs.DistributedFileSystem")
             where = jpype.java.net.URI(uri)
             whose = () if user is None else (user,)
             self._fs = jpype.JClass("org.apache.hadoop.fs.FileSystem").newInstance(where, conf, *whose)
             self._dfs = self._fs.getClient()
+            provider = conf.get(f"dfs.client.failover.proxy.provider.{self._fs.getUri().getAuthority()}", "")
+            self._observers = "ObserverRead" in str(provider)
+            """Whether reading calls may be answered by a NameNode that lags behind."""
 
     def close(self) -> None:
         """Let go of the servers. Files that are still open are closed."""
@@ -299,6 +344,9 @@ class Client:
 
         That may take long where much is in it and changes; else it has at least what was there throughout.
         """
+        if self._observers:  # they lag behind; after this they answer when they have what had happened by now
+            with _explained(self.uri + folder):
+                _again(self._fs.msync)
         before: list[FileStatus] | None = None
         while True:
             found, pages = self._listing(folder)

@@ -61,7 +61,8 @@ def _create(
     client, kind, options = store.client, CREATED, store.options
     head: HdfsLargeValue | None = None
     if len(value) >= options.large:
-        kind, value = CREATED_HEADS, writer.write_large(id.group, id.key, value).value or b""
+        (piece,) = writer.write_large([(id, value)])
+        kind, value = CREATED_HEADS, piece.value or b""
         head = HdfsLargeValue.decode(value, str(id))
     sequence = writer.clock.next(after=store.index.highest)
     temporary = store.path("creating", secrets.token_hex(8))
@@ -79,7 +80,7 @@ def _create(
         with suppress(Unavailable):  # it is swept later
             client.delete(temporary)
         if head:
-            remove_chunks(client, store.path("chunks"), head)
+            remove_chunks(client, store.path("chunks"), [head])
 
 
 def _segment(id: CheckpointId, value: bytes, kind: int, sequence: int, writer: int) -> bytes:

@@ -14,13 +14,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from threading import Lock
 from types import TracebackType
 from typing import Protocol, Self
 
 from safekeeper.backend import PlacementCounts
+
+MOST_CHUNKS = 4096
+"""Of one request."""
 
 
 class Tally:
@@ -89,10 +92,14 @@ class Placement(Protocol):
     """Decides where files go, and when. For several threads."""
 
     def chunks(self, count: int, replicas: int, checkpoint: str) -> AbstractContextManager[Turns]:
-        """Ask for turns to write *count* chunks. On leaving, those that were not taken are given back.
+        """Ask for turns to write *count* chunks, at most `MOST_CHUNKS`. On leaving, those not taken are given back.
 
         Requests with the same *checkpoint*, the name of a group, are served one after the other.
         """
+
+    def ahead(self, count: int, replicas: int, checkpoint: str) -> AbstractContextManager[None]:
+        """Ask for *count* turns and wait until the first may begin. While the block lasts, `chunks` uses them before it
+        asks for others; on leaving, those that were not taken are given back."""
 
     def segment(self, replicas: int) -> Turn:
         """A turn for a file that stays open and is written a little at a time. It does not wait."""
@@ -115,6 +122,9 @@ class StockPlacement:
 
     def chunks(self, count: int, replicas: int, checkpoint: str) -> Self:
         return self
+
+    def ahead(self, count: int, replicas: int, checkpoint: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def segment(self, replicas: int) -> Turn:
         return Turn(self._tally)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
 from threading import Lock
 from typing import Final, TypeVar
 
-from safekeeper.backend import TOKEN_BYTES, CheckpointId, Survives
+from safekeeper.backend import MAX_VALUE_BYTES, TOKEN_BYTES, CheckpointId, Survives
 from safekeeper.backends.hdfs.chunks import read_chunks
-from safekeeper.backends.hdfs.client import Client, FileStatus
+from safekeeper.backends.hdfs.client import Client, FileStatus, locate
 from safekeeper.backends.hdfs.errors import Missing
 from safekeeper.backends.hdfs.index import HdfsIndex
 from safekeeper.backends.hdfs.layout import HdfsLargeValue, RecordLocation, open_record
@@ -28,6 +29,8 @@ _RUN_BYTES: Final = 4 << 20  # read at once at most, unless one record is larger
 _RUN_GAP: Final = 16 << 10  # cheaper to read than to skip
 _PAGE_BYTES: Final = 16 << 20
 _PAGE_RECORDS: Final = 16 << 10
+_LARGE_PAGE_BYTES: Final = MAX_VALUE_BYTES
+_HEADS: Final = 64  # of large values, read at once to know their sizes
 _TRIES: Final = 5  # how often files may vanish under a reader before it gives up
 
 T = TypeVar("T")
@@ -53,9 +56,11 @@ class HdfsStore:
     """One root, for all handles of this process that have the same options."""
 
     def __init__(self, folder: HdfsFolder, options: HdfsOptions) -> None:
-        self.folder = folder
         self.options = options
-        self.client = Client(folder.uri, settings_of(options), folder.user)
+        settings = settings_of(options)
+        uri, root = locate(folder.uri, folder.root, settings, folder.user)
+        self.folder = folder = replace(folder, uri=uri, root=root)
+        self.client = Client(uri, settings, folder.user)
         try:
             self.replication = options.replication or self.client.default_replication()
             self.highly_available = self.client.is_highly_available()
@@ -197,22 +202,45 @@ class HdfsStore:
         found.sort(key=lambda one: (one[1].is_head, one[1].file_id, one[1].offset))
         page: list[tuple[bytes, RecordLocation]] = []
         size = 0
-        for key, location in found:
-            if location.is_head and page:
-                yield self._page(group, page)
-                page, size = [], 0
+        small = [one for one in found if not one[1].is_head]
+        for key, location in small:
             page.append((key, location))
             size += location.size
-            if location.is_head or size >= _PAGE_BYTES or len(page) == _PAGE_RECORDS:
+            if size >= _PAGE_BYTES or len(page) == _PAGE_RECORDS:
                 yield self._page(group, page)
                 page, size = [], 0
         if page:
             yield self._page(group, page)
+        for page in self._pages_of_large(found[len(small) :]):
+            yield self._page(group, page)
+
+    def _pages_of_large(
+        self, found: list[tuple[bytes, RecordLocation]]
+    ) -> Iterator[list[tuple[bytes, RecordLocation]]]:
+        """As many large values at once as have chunks enough for all threads, but not too many bytes."""
+        for start in range(0, len(found), _HEADS):
+            some = found[start : start + _HEADS]
+            page: list[tuple[bytes, RecordLocation]] = []
+            size = 0
+            for one, bytes_of_it in zip(some, self._sizes([location for _, location in some]), strict=True):
+                if page and size + bytes_of_it > _LARGE_PAGE_BYTES:
+                    yield page
+                    page, size = [], 0
+                page.append(one)
+                size += bytes_of_it
+            yield page
+
+    def _sizes(self, locations: list[RecordLocation]) -> list[int]:
+        """How large the values are whose heads are there; as large as can be, where one has just been moved."""
+        try:
+            return [head.size for head in self.heads(locations)]
+        except Unavailable:
+            return [MAX_VALUE_BYTES] * len(locations)
 
     def _page(self, group: str, found: list[tuple[bytes, RecordLocation]]) -> list[tuple[bytes, bytes]]:
         """Values that were found at a place, or what has become of them since."""
         try:
-            if found[0][1].is_head:
+            if found[0][1].is_head:  # then all are
                 values = self._fetch({CheckpointId(group, key): location for key, location in found})
                 return [(id.key, value) for id, value in values.items()]
             records = self.records([location for _, location in found])

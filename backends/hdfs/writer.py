@@ -28,7 +28,7 @@ from contextlib import suppress
 from threading import Condition, Lock
 from typing import Final
 
-from safekeeper.backend import Batch
+from safekeeper.backend import Batch, CheckpointId
 from safekeeper.backends.hdfs.chunks import ChunkFiles, R, T, remove_chunks, write_chunks
 from safekeeper.backends.hdfs.client import Client
 from safekeeper.backends.hdfs.layout import HdfsLargeValue, Piece, RecordLocation, block_for
@@ -87,13 +87,14 @@ class HdfsWriter:
 
     def write(self, batch: Batch) -> float:
         """Make a batch durable; how many seconds its sync took."""
-        records, heads = [], []
+        records: list[Piece] = []
+        large: list[tuple[CheckpointId, bytes]] = []
         for id, value in batch.items():
             if value is not None and len(value) >= self._store.options.large:
-                heads.append(self.write_large(id.group, id.key, value))
+                large.append((id, value))
             else:
                 records.append(Piece(id.group, id.key, value, check_value(value)))
-        queued = _QueuedBatch(records, heads)
+        queued = _QueuedBatch(records, self.write_large(large) if large else [])
         led = False
         while not queued.done:
             batches = self._wait(queued)
@@ -275,27 +276,30 @@ class HdfsWriter:
 
     # --- large values -------------------------------------------------------------------------------------------------
 
-    def write_large(self, group: str, key: bytes, value: bytes) -> Piece:
-        """Write the chunks of a large value; the record of its head, which is to follow."""
+    def write_large(self, values: Sequence[tuple[CheckpointId, bytes]]) -> list[Piece]:
+        """Write the chunks of large values, all together; the records of their heads, which are to follow."""
         options, started = self._store.options, time.monotonic()
         with self._numbering:
-            self._large = number = self._large + 1
-        head = HdfsLargeValue(len(value), 0, options.chunk, self.id, number)
+            first, self._large = self._large + 1, self._large + len(values)
+        heads = [
+            HdfsLargeValue(len(value), 0, options.chunk, self.id, first + n) for n, (_, value) in enumerate(values)
+        ]
         folder = self._store.path("chunks")
         self._store.check_policy("chunks", folder)
-        check = self._chunk_writers.start(check_value, value)
+        checks = [self._chunk_writers.start(check_value, value) for _, value in values]
         how = ChunkFiles(folder, self._store.replication, self._needed, options.sync == "hsync")
-        write_chunks(self._chunk_writers, self._placement, how, head, value, group)
+        # What is written together is one checkpoint, by the name of what has waited longest.
+        pairs = [(head, value) for head, (_, value) in zip(heads, values, strict=True)]
+        write_chunks(self._chunk_writers, self._placement, how, pairs, values[0][0].group)
         if time.monotonic() - started > options.orphans_after / 2:
-            raise Unavailable(f"{group}/{key!r}: writing its chunks took too long: raise orphans-after=")
-        raw = head._replace(check=check.result()).encode()
-        return Piece(group, key, raw, check_value(raw))
+            raise Unavailable(f"{values[0][0]}: writing its chunks took too long: raise orphans-after=")
+        found = [head._replace(check=check.result()).encode() for head, check in zip(heads, checks, strict=True)]
+        return [Piece(id.group, id.key, raw, check_value(raw)) for (id, _), raw in zip(values, found, strict=True)]
 
     def _remove_replaced(self, locations: list[RecordLocation]) -> None:
         """Remove the chunks of values that are no longer; what this misses is found by a compaction."""
         with suppress(SafekeeperError):
-            for head in self._store.heads(locations):
-                remove_chunks(self._store.client, self._store.path("chunks"), head)
+            remove_chunks(self._store.client, self._store.path("chunks"), self._store.heads(locations))
 
     def write_file(self, path: str, data: bytes) -> None:
         """Write a whole file that is not there yet, as durable as a segment."""

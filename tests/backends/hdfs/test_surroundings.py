@@ -124,8 +124,6 @@ def test_the_settings_of_a_cluster_with_two_name_nodes_are_found_and_followed(hd
         "dfs.client.failover.proxy.provider.pair": "org.apache.hadoop.hdfs.server.namenode.ha."
         "ConfiguredFailoverProxyProvider",
     }
-    rows = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in settings.items())
-    (tmp_path / "core-site.xml").write_text(f"<configuration>{rows}</configuration>")
     code = """
 import sys, safekeeper
 from safekeeper import Batch, CheckpointId, Survives
@@ -138,11 +136,82 @@ for place in ("hdfs://pair", "hdfs://"):
         store.write(Batch({CheckpointId("g", b"b"): b"planned"}))
         assert store.placement_counts().hits == 1
 """
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "HADOOP_CONF_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", code, Url.parse(hdfs_url).path]
-    subprocess.run(command, env=environment, timeout=240, check=True)
+    run_with(settings, tmp_path, code, Url.parse(hdfs_url).path)
     with safekeeper.open(hdfs_url) as store:
         assert store.read([A, B]) == [b"value", b"planned"]
+
+
+def run_with(settings, folder, code, *arguments):
+    """Run *code* in a process that finds *settings* where Hadoop's tools find them."""
+    rows = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in settings.items())
+    (folder / "core-site.xml").write_text(f"<configuration>{rows}</configuration>")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "HADOOP_CONF_DIR": str(folder)}
+    subprocess.run([sys.executable, "-c", code, *arguments], env=environment, timeout=240, check=True)
+
+
+def test_observers_are_told_how_far_they_must_be_before_a_listing(hdfs, hdfs_url, tmp_path):
+    """The NameNode is the active one of a service with observers, by its settings; there is no observer here."""
+    settings = {
+        "dfs.nameservices": "group",
+        "dfs.ha.namenodes.group": "one",
+        "dfs.namenode.rpc-address.group.one": hdfs.name_node.address,
+        "dfs.client.failover.proxy.provider.group": "org.apache.hadoop.hdfs.server.namenode.ha."
+        "ObserverReadProxyProvider",
+    }
+    code = """
+import sys, safekeeper
+from safekeeper import Batch, CheckpointId
+from safekeeper.backends.hdfs.client import Client
+synced = []
+with safekeeper.open("hdfs://group" + sys.argv[1]) as store:
+    client = store._shared.store.client
+    inner = client._fs
+    class Counting:
+        def __getattr__(self, name):
+            return getattr(inner, name)
+        def msync(self):
+            synced.append(1)
+            inner.msync()
+    client._fs = Counting()
+    store.write(Batch({CheckpointId("g", b"a"): b"value"}))
+    before = len(synced)
+    assert store.read([CheckpointId("g", b"a")]) == [b"value"]
+    assert len(synced) > before > 0
+"""
+    run_with(settings, tmp_path, code, Url.parse(hdfs_url).path)
+    with safekeeper.open(hdfs_url) as store:
+        assert store.read([A]) == [b"value"]
+
+
+@pytest.mark.parametrize("kind", ("default", "overloaded"))
+def test_a_mount_table_is_followed(hdfs, hdfs_url, tmp_path, kind):
+    """`hdfs:///mounted/...` on a cluster whose default is ViewFS, and a mount table under the scheme of HDFS."""
+    path = Url.parse(hdfs_url).path
+    mount = "fs.viewfs.mounttable.cluster.link./mounted"
+    settings = {"fs.defaultFS": "viewfs://cluster", mount: f"hdfs://{hdfs.name_node.address}/"}
+    place = "hdfs://"
+    if kind == "overloaded":
+        settings = {
+            "fs.hdfs.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+            "fs.viewfs.overload.scheme.target.hdfs.impl": "org.apache.hadoop.hdfs.DistributedFileSystem",
+            mount: f"hdfs://{hdfs.name_node.address}/",
+        }
+        place = "hdfs://cluster"
+    code = """
+import sys, safekeeper
+from safekeeper import Batch, CheckpointId
+for value in (b"first", b"value"):  # the folder is not there at first
+    with safekeeper.open(sys.argv[1]) as store:
+        store.write(Batch({CheckpointId("g", b"a"): value}))
+        assert store.read([CheckpointId("g", b"a")]) == [value]
+from safekeeper.backends.hdfs.peace.in_process import with_coordinator
+with safekeeper.open(with_coordinator(sys.argv[1] + "?placement=peace")) as store:
+    store.write(Batch({CheckpointId("g", b"b"): b"planned"}))
+    assert store.placement_counts().hits == 1
+"""
+    run_with(settings, tmp_path, code, f"{place}/mounted{path}")
+    with safekeeper.open(hdfs_url) as store:
+        assert store.read([A]) == [b"value"]
 
 
 def test_no_right_to_write_is_one_clear_line(hdfs, hdfs_url):
