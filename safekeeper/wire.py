@@ -1,7 +1,7 @@
 """What every protocol here is built from: fields of a body, and two sides that prove they share a secret.
 
-The agent's protocol (`agent/protocol.py`) and that of Peace (`backends/hdfs/peace/protocol.py`) use it. Nothing here
-opens a connection or knows what a frame means.
+The agent's protocol (`agent/protocol.py`), that of Peace (`backends/hdfs/peace/protocol.py`) and that of streams over
+TCP (`streams/tcp/protocol.py`) use it. Nothing here opens a connection or knows what a frame means.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import secrets
 import struct
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 # field:     length u32 | data                                  bytes; as text: UTF-8
 # hello:     mark (4 bytes) | nonce (32 bytes)                  server to client
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Sequence
 #            little endian; a proof is HMAC-SHA256 of the sender's role and both nonces under the shared secret, a tag
 #            the first half of HMAC-SHA256 of the frame's number and its bytes under a key of that direction
 _U32 = struct.Struct("<I")
-_NUMBER = struct.Struct("<Q")
+_U64 = _NUMBER = struct.Struct("<Q")
 
 NONCE_BYTES = PROOF_BYTES = 32
 HELLO_BYTES = 4 + NONCE_BYTES
@@ -38,6 +39,11 @@ class BadFrame(Exception):
 def u32(value: int) -> bytes:
     """A number of a body."""
     return _U32.pack(value)
+
+
+def u64(value: int) -> bytes:
+    """A large number of a body."""
+    return _U64.pack(value)
 
 
 def fields(values: Sequence[bytes]) -> bytes:
@@ -62,6 +68,14 @@ class Body:
     def u32(self) -> int:
         """The next number."""
         return int(_U32.unpack(self._take(_U32.size))[0])
+
+    def u64(self) -> int:
+        """The next large number."""
+        return int(_U64.unpack(self._take(_U64.size))[0])
+
+    def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
+        """The next fields of fixed size."""
+        return layout.unpack(self._take(layout.size))
 
     def blob(self) -> bytes:
         """The next field of bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import signal
 import threading
 from collections import Counter
@@ -12,11 +13,22 @@ import typer
 
 from safekeeper.backends.hdfs.peace.connect import SECRET_VARIABLE, host_and_port, read_secret
 from safekeeper.backends.hdfs.peace.defaults import WIRE_CAPACITY
+from safekeeper.backends.hdfs.peace.planner import Rules
 from safekeeper.backends.hdfs.peace.topology import BadTopology, Topology, link_capacity
 from safekeeper.errors import BadUrl
 from safekeeper.url import Url
 
 app = typer.Typer(help="Say when and where checkpoints are written in HDFS.", no_args_is_help=True)
+
+
+class RuleSet(enum.StrEnum):
+    """By which rules the coordinator plans and gives turns."""
+
+    OURS = "ours"
+    PAPER = "paper"
+
+
+_RULES: dict[RuleSet, Rules] = {RuleSet.OURS: "ours", RuleSet.PAPER: "paper"}
 
 HdfsUrl = Annotated[str, typer.Argument(metavar="URL", help="The HDFS, such as hdfs://namenode:8020.")]
 TopologyFile = Annotated[Path | None, typer.Option(help="A file with capacities and perhaps DataNodes; JSON.")]
@@ -32,6 +44,7 @@ def serve(
     wire_rate: Annotated[float | None, typer.Option(help="The rate of a server's wire, to compute --link.")] = None,
     link_rate: Annotated[float | None, typer.Option(help="The rate between racks, in the same unit.")] = None,
     secret_file: Annotated[Path | None, typer.Option(help=f"A file with the secret; else ${SECRET_VARIABLE}.")] = None,
+    rules: Annotated[RuleSet, typer.Option(help="Ours, or those of SGuard's paper, to compare with.")] = RuleSet.OURS,
 ) -> None:
     """Run a coordinator until Ctrl-C.
 
@@ -50,10 +63,12 @@ def serve(
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    with serve_hdfs(_hdfs_url(url), known, read_secret(None, secret_file), host=host, port=port) as coordinator:
+    where, secret = _hdfs_url(url), read_secret(None, secret_file)
+    with serve_hdfs(where, known, secret, host=host, port=port, rules=_RULES[rules]) as coordinator:
         racks = Counter(node.rack for node in coordinator.network.nodes.values() if node.receive)
         found = ", ".join(f"{rack} {count}" for rack, count in sorted(racks.items()))
-        print(f"peace={host}:{coordinator.port} (DataNodes: {found}; wire {known.wire}, link {known.link})", flush=True)
+        between = f"{len(known.cables)} links" if known.cables else f"link {known.link}"
+        print(f"peace={host}:{coordinator.port} (DataNodes: {found}; wire {known.wire}, {between})", flush=True)
         stop.wait()
 
 

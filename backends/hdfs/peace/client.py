@@ -13,7 +13,9 @@ import socket
 import threading
 import time
 from collections import defaultdict, deque
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -21,7 +23,7 @@ from safekeeper import wire
 from safekeeper.backend import PlacementCounts
 from safekeeper.backends.hdfs.peace import protocol
 from safekeeper.backends.hdfs.peace.protocol import Ask, Granted, PeaceKind, Role
-from safekeeper.backends.hdfs.placement import Tally, Turn
+from safekeeper.backends.hdfs.placement import Tally, Turn, Turns
 from safekeeper.wire import BadFrame, Body
 
 log = logging.getLogger(__name__)
@@ -60,9 +62,38 @@ class PeacePlacement:
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
         self._not_before = 0.0
+        self._reserved: list[Reservation] = []
 
-    def chunks(self, count: int, replicas: int, checkpoint: str) -> PeaceTurns:
-        return self._ask(PeaceKind.ASK, Ask(self._host, self._rack, replicas, count, checkpoint))
+    def chunks(self, count: int, replicas: int, checkpoint: str) -> AbstractContextManager[Turns]:
+        borrowed = self._borrow(count, replicas)
+        if len(borrowed) == count:
+            return nullcontext(BorrowedTurns(borrowed))
+        asked = self._ask(PeaceKind.ASK, Ask(self._host, self._rack, replicas, count - len(borrowed), checkpoint))
+        return BorrowedTurns(borrowed, asked) if borrowed else asked
+
+    @contextmanager
+    def ahead(self, count: int, replicas: int, checkpoint: str) -> Iterator[None]:
+        with self._ask(PeaceKind.ASK, Ask(self._host, self._rack, replicas, count, checkpoint)) as turns:
+            turns.wait()
+            reservation = Reservation(turns, replicas, count)
+            with self._lock:
+                self._reserved.append(reservation)
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._reserved.remove(reservation)
+
+    def _borrow(self, count: int, replicas: int) -> list[PeaceTurns]:
+        """Whose turns may be used for *count* chunks, one for each; perhaps for fewer."""
+        found: list[PeaceTurns] = []
+        with self._lock:
+            for one in self._reserved:
+                if one.replicas == replicas:
+                    some = min(one.left, count - len(found))
+                    one.left -= some
+                    found += [one.turns] * some
+        return found
 
     def segment(self, replicas: int) -> Turn:
         with self._ask(PeaceKind.STAND, Ask(self._host, self._rack, replicas)) as turns:
@@ -136,6 +167,13 @@ class PeaceTurns:
 
     def take(self) -> Turn:
         """Wait for the next turn. HDFS decides where the coordinator refuses, is gone, silent or does not get to it."""
+        return self._await(take=True)
+
+    def wait(self) -> None:
+        """Wait until a turn may be taken, or none will come any more; it is not taken."""
+        self._await(take=False)
+
+    def _await(self, *, take: bool) -> Turn:
         connection = self._connection
         if connection is None:
             return Turn(self._tally)
@@ -144,6 +182,8 @@ class PeaceTurns:
         with connection.changed:
             granted = connection.granted[self.kind]
             while not self.refused and not self.placed and not self.ended:
+                if granted and not take:
+                    return Turn(self._tally)
                 if granted:
                     self.untaken -= 1
                     return PeaceTurn(self._tally, granted.popleft(), connection)
@@ -165,6 +205,40 @@ class PeaceTurns:
     ) -> None:
         if self._connection is not None:
             self._connection.end(self._number)
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """Turns that were asked for ahead."""
+
+    turns: PeaceTurns
+    replicas: int
+    left: int
+    """How many are still to be used."""
+
+
+class BorrowedTurns:
+    """Turns that were asked for ahead, and then those of a request for the rest: `Turns`."""
+
+    def __init__(self, ahead: list[PeaceTurns], rest: PeaceTurns | None = None) -> None:
+        self._ahead, self._rest = ahead, rest
+        self._lock = threading.Lock()
+
+    def take(self) -> Turn:
+        """Wait for the next turn."""
+        with self._lock:
+            turns = self._ahead.pop() if self._ahead else self._rest
+        assert turns is not None, "no more turns are taken than were asked for"
+        return turns.take()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._rest is not None:
+            self._rest.__exit__(kind, error, traceback)
 
 
 class PeaceTurn(Turn):

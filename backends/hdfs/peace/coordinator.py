@@ -25,10 +25,11 @@ from typing import Self
 
 from safekeeper import wire
 from safekeeper.backends.hdfs.peace import protocol
-from safekeeper.backends.hdfs.peace.network import Network, NoPlan
+from safekeeper.backends.hdfs.peace.network import Network
 from safekeeper.backends.hdfs.peace.planner import Rules
 from safekeeper.backends.hdfs.peace.protocol import Ask, Granted, PeaceKind, Role
 from safekeeper.backends.hdfs.peace.schedule import DONE_FRACTION, ChunkRequest, Grant, Schedule
+from safekeeper.backends.hdfs.peace.template import NoPlan
 from safekeeper.errors import Unavailable
 from safekeeper.wire import BadFrame, Body, Seal
 

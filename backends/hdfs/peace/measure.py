@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
 from safekeeper.backends.hdfs.peace.topology import BadTopology, Topology, link_capacity
@@ -43,7 +43,7 @@ class Rates:
     def applied_to(self, topology: Topology) -> Topology:
         """The topology with the capacity of its links by these rates."""
         link = None if self.link is None else link_capacity(self.link, self.wire, topology.wire)
-        return Topology(topology.nodes, topology.wire, link, topology.senders)
+        return replace(topology, link=link)
 
 
 def measure_rates(writers: Sequence[ProbeWriter], nodes: Mapping[str, str], seconds: float) -> Rates:

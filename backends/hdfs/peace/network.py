@@ -1,29 +1,20 @@
-"""The network that Peace plans on: servers, switches, what goes over each edge, and which servers HDFS would take.
+"""The network that Peace plans on: servers, switches, and what goes over each edge in a timestep.
 
 A directed graph. A server hangs on the switch of its rack by two wires, one out and one in, and switches are joined by
 links. The capacity of an edge is the number of chunks that go over it in one timestep. (The paper's edges inside a
 switch have the capacity of their server's wire and cost nothing: they are left out here, since they can never be full
-when the wire is not.)
-
-**Which servers.** Replica 1 in the writer's rack, replica 2 in another one, the rest in the rack of replica 2 as long
-as HDFS allows, then in one more rack; all on different servers and none on the writer's own disk. Where a small
-cluster cannot do this, more replicas stay in the writer's rack, and at last the own disk is used. Servers of one rack
-are always neighbours in the pipeline, the writer's rack first, because HDFS orders a pipeline by distance: any other
-order would not be the one that it uses.
+when the wire is not.) Where a server's disk is slower than its wire, the disk is an edge of its own behind it. Which
+servers a chunk may go to is in `template.py`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from safekeeper.backends.hdfs.peace.defaults import WIRE_CAPACITY
-from safekeeper.errors import SafekeeperError
-
-
-class NoPlan(SafekeeperError):
-    """The network cannot hold so many replicas, however idle it is. HDFS decides by itself what to do then."""
+from safekeeper.backends.hdfs.peace.template import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +29,12 @@ class NetworkNode:
     """Chunks a timestep on the wire to the switch."""
     receive: int = WIRE_CAPACITY
     """Chunks a timestep on the wire from the switch; 0 for a server that is no DataNode and only sends."""
+    disk: int | None = None
+    """Chunks a timestep that its disk takes; None: as many as come."""
 
     def __post_init__(self) -> None:
-        if self.send < 1 or self.receive < 0:
-            raise ValueError(f"the wires of {self.name}: one chunk a timestep is the least")
+        if self.send < 1 or self.receive < 0 or (self.disk is not None and self.disk < 1):
+            raise ValueError(f"the wires and the disk of {self.name}: one chunk a timestep is the least")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +50,21 @@ class Link:
             raise ValueError(f"the link from {self.source} to {self.target}: one chunk a timestep is the least")
 
 
-def replicas_per_rack(replicas: int, racks: int) -> int:
-    """How many replicas of a block HDFS puts on one rack at most; more favoured nodes would be replaced in silence."""
-    if racks < 2 or replicas < 2:
-        return replicas
-    limit = (replicas - 1) // racks + 2
-    return limit - 1 if limit == replicas else limit
-
-
 class Network:
     """Servers, switches and what goes over each edge in a timestep. Edges keep their index while senders are added."""
 
-    def __init__(self, nodes: Iterable[NetworkNode], links: Iterable[Link] = ()) -> None:
+    def __init__(
+        self,
+        nodes: Iterable[NetworkNode],
+        links: Iterable[Link] = (),
+        *,
+        places: Sequence[Place] = (),
+        wire: int = WIRE_CAPACITY,
+    ) -> None:
+        self.places = tuple(places)
+        """Where the replicas have to be, where that was written down."""
+        self.wire = wire
+        """What a server that nothing is known of sends in a timestep."""
         self.nodes: dict[str, NetworkNode] = {}
         self.capacities: list[int] = []
         """Of every edge, by its index."""
@@ -76,6 +72,10 @@ class Network:
         """From where to where each edge goes, for people."""
         self.send_edge: dict[str, int] = {}
         self.receive_edge: dict[str, int] = {}
+        self.disk_edge: dict[str, int] = {}
+        """Of the servers whose disk is one of its own."""
+        self.disks: dict[int, str] = {}
+        """The server of each such edge."""
         self.links: dict[str, dict[str, int]] = {}
         """For each switch the switches that it has a link to, each with the edge."""
         self.data_nodes: Counter[str] = Counter()
@@ -98,6 +98,9 @@ class Network:
         if node.receive:
             self.receive_edge[node.name] = self._edge(node.receive, node.rack, node.name)
             self.data_nodes[node.rack] += 1
+            if node.disk is not None:
+                self.disk_edge[node.name] = edge = self._edge(node.disk, node.name, f"the disk of {node.name}")
+                self.disks[edge] = node.name
 
     def _check_connected(self) -> None:
         """A rack that cannot be reached would let requests wait for ever."""
@@ -114,40 +117,3 @@ class Network:
         self.capacities.append(capacity)
         self.edge_names.append((source, target))
         return len(self.capacities) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """Which racks the replicas of one writer's chunks may go to."""
-
-    home: str
-    """The writer's rack."""
-    at_home: int
-    """How many replicas stay there, the first ones."""
-    own_disk: bool
-    """Whether the first of these is the writer's own DataNode, because there are too few others."""
-    most: int
-    """How many replicas a rack takes at most."""
-
-    @classmethod
-    def of(cls, network: Network, writer: NetworkNode, replicas: int) -> Template:
-        """The template for chunks of *writer*. Raise `NoPlan` when *network* is too small."""
-        most = replicas_per_rack(replicas, len(network.data_nodes))
-        elsewhere = sum(min(most, count) for rack, count in network.data_nodes.items() if rack != writer.rack)
-        is_data_node = writer.receive > 0
-        for own_disk in (False, True) if is_data_node else (False,):
-            others = network.data_nodes[writer.rack] - (is_data_node and not own_disk)
-            room = min(most, others)
-            at_home = min(room, max(1, replicas - elsewhere))
-            if at_home + elsewhere >= replicas:
-                return cls(writer.rack, at_home, own_disk, most)
-        raise NoPlan(f"{replicas} replicas of a chunk of {writer.name} have no room on {len(network.nodes)} servers")
-
-    def allows(self, rack: str, so_far: list[str], racks: dict[str, int]) -> bool:
-        """Whether the replica after those on the racks *so_far* may go to *rack*; *racks* has the size of each."""
-        if len(so_far) < self.at_home:
-            return rack == self.home
-        last = so_far[-1] if so_far else self.home
-        if last != self.home and so_far.count(last) < min(self.most, racks[last]):
-            return rack == last
-        return rack != self.home and rack not in so_far

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from safekeeper.backends.hdfs.peace.network import Network, NetworkNode, NoPlan, Template
+from safekeeper.backends.hdfs.peace.network import Network, NetworkNode
+from safekeeper.backends.hdfs.peace.template import NoPlan, Template
 
 Rules = Literal["ours", "paper"]
 """Those by which `hdfs:` goes, or SGuard's, to compare with."""
@@ -62,7 +63,7 @@ class Residual:
             raise NoPlan(
                 f"{name} is on no known rack ({rack or 'none was given'}): give one of {', '.join(self.network.links)}"
             )
-        self.network.add(NetworkNode(name, rack, receive=0))
+        self.network.add(NetworkNode(name, rack, send=self.network.wire, receive=0))
         self._left.extend(self.network.capacities[len(self._left) :])
 
     def check(self, writer: str, replicas: int) -> None:
@@ -83,7 +84,10 @@ class Residual:
         template = self._template(writer, replicas)
         source, pipeline, racks, edges = writer, [], list[str](), list[int]()
         if template.own_disk:
-            pipeline, racks = [writer], [template.home]
+            pipeline, racks, edges = [writer], [template.home], self._disk(writer)
+            if any(self._left[edge] <= 0 for edge in edges):
+                return None
+            self.take(edges)
         while len(pipeline) < replicas:
             is_last = len(pipeline) + 1 == replicas
             bags, spared = (self._receivers, frozenset()) if is_last else (self._may_pass_on, self.spared)
@@ -142,7 +146,8 @@ class Residual:
                 if template.allows(switch, racks, network.data_nodes) and (
                     found := bags[switch].pick(self._random, taken, spared)
                 ):
-                    return found, [wire, *self._links(came_from, switch), network.receive_edge[found]]
+                    ways_in = [network.receive_edge[found], *self._disk(found)]
+                    return found, [wire, *self._links(came_from, switch), *ways_in]
             if not waiting:
                 return None
             ways = self._discover(waiting.popleft(), came_from, waiting)
@@ -166,10 +171,18 @@ class Residual:
             switch = before
         return links[::-1]
 
+    def _disk(self, name: str) -> list[int]:
+        edge = self.network.disk_edge.get(name)
+        return [] if edge is None else [edge]
+
     def _close(self, edge: int) -> None:
         """Take a full edge out of the lists, so that no search walks over it."""
         source, target = self.network.edge_names[edge]
-        if source in self.network.nodes:
+        if edge in self.network.disks:
+            rack = self.network.nodes[source].rack
+            self._receivers[rack].discard(source)
+            self._passers[rack].discard(source)
+        elif source in self.network.nodes:
             self._passers[target].discard(source)
         elif target in self.network.nodes:
             self._receivers[source].discard(target)
@@ -179,19 +192,23 @@ class Residual:
 
     def _reopen(self, edge: int) -> None:
         source, target = self.network.edge_names[edge]
-        if source in self.network.nodes:
+        if source in self.network.nodes:  # its wire out, or its disk
             self._offer(source)
         elif target in self.network.nodes:
-            self._receivers[source].add(target)
             self._offer(target)
         else:
             self._onward[source].append(target)
 
     def _offer(self, name: str) -> None:
-        """Put a server among those that can pass a chunk on, if it can."""
-        receive = self.network.receive_edge.get(name)
-        if receive is not None and self._left[receive] > 0 and self._left[self.network.send_edge[name]] > 0:
-            self._passers[self.network.nodes[name].rack].add(name)
+        """Put a server among those that can take a chunk, and among those that can pass one on, if it can."""
+        network = self.network
+        receive = network.receive_edge.get(name)
+        if receive is None or any(self._left[edge] <= 0 for edge in (receive, *self._disk(name))):
+            return
+        rack = network.nodes[name].rack
+        self._receivers[rack].add(name)
+        if self._left[network.send_edge[name]] > 0:
+            self._passers[rack].add(name)
 
 
 class _Bag:
@@ -204,9 +221,10 @@ class _Bag:
         self._positions: dict[str, int] = {}
 
     def add(self, name: str) -> None:
-        """Put *name* in; it must not be there."""
-        self._positions[name] = len(self._names)
-        self._names.append(name)
+        """Put *name* in; that it is there is not an error."""
+        if name not in self._positions:
+            self._positions[name] = len(self._names)
+            self._names.append(name)
 
     def discard(self, name: str) -> None:
         """Take *name* out; that it is not there is not an error."""

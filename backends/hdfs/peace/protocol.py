@@ -9,13 +9,12 @@ import enum
 from dataclasses import dataclass
 from typing import Self
 
+from safekeeper.backends.hdfs.placement import MOST_CHUNKS
 from safekeeper.wire import SEALED_HEADER, BadFrame, Body, Handshake, texts, u32
 
 # handshake and frames are those of `safekeeper.wire`; frozen: version 2 gets another mark
 MARK = b"SKT1"
 MAX_BODY_BYTES = 64 * 1024
-MOST_CHUNKS = 4096
-"""How many chunks one request asks for at most."""
 
 
 class PeaceKind(enum.IntEnum):

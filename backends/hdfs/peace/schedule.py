@@ -31,8 +31,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from safekeeper.backends.hdfs.peace.network import Network, NoPlan
+from safekeeper.backends.hdfs.peace.network import Network
 from safekeeper.backends.hdfs.peace.planner import ReplicaPipeline, Residual, Rules
+from safekeeper.backends.hdfs.peace.template import NoPlan
 
 DONE_FRACTION = 0.8
 """The part of a timestep's writes that must be done before the next one starts."""

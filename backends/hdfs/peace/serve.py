@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 
-from safekeeper.backends.hdfs.client import Client
+from safekeeper.backends.hdfs.client import Client, locate
 from safekeeper.backends.hdfs.options import HdfsOptions, settings_of, uri_of
 from safekeeper.backends.hdfs.peace.connect import address_towards
 from safekeeper.backends.hdfs.peace.coordinator import LEASE_SECONDS, Coordinator
 from safekeeper.backends.hdfs.peace.measure import ProbeWriter, Rates, Write, measure_rates
+from safekeeper.backends.hdfs.peace.planner import Rules
 from safekeeper.backends.hdfs.peace.topology import BadTopology, Topology
 from safekeeper.errors import Unavailable
 from safekeeper.url import Url
@@ -29,7 +30,9 @@ _PIECE = bytes(1 << 20)
 
 def connect(url: Url) -> Client:
     """A client of the HDFS that *url* is on."""
-    return Client(uri_of(url), settings_of(HdfsOptions()), url.user)
+    settings = settings_of(HdfsOptions())
+    uri, _ = locate(uri_of(url), url.path or "/", settings, url.user)
+    return Client(uri, settings, url.user)
 
 
 def data_nodes(client: Client) -> dict[str, str]:
@@ -47,6 +50,7 @@ def serve(
     port: int = 0,
     lease_seconds: float = LEASE_SECONDS,
     look_seconds: float = LOOK_SECONDS,
+    rules: Rules = "ours",
 ) -> Iterator[Coordinator]:
     """A coordinator for the HDFS of *url*. Where *topology* has no DataNodes, the NameNode's are used and looked after.
 
@@ -55,14 +59,18 @@ def serve(
     """
     if topology.nodes:
         host = host or address_towards(url.host)
-        with Coordinator(topology.network(), secret, host=host, port=port, lease_seconds=lease_seconds) as coordinator:
+        with Coordinator(
+            topology.network(), secret, host=host, port=port, lease_seconds=lease_seconds, rules=rules
+        ) as coordinator:
             yield coordinator
         return
     with closing(connect(url)) as client:
         host = host or address_towards(*client.name_nodes())
         nodes = data_nodes(client)
         network = topology.with_nodes(nodes).network()
-        with Coordinator(network, secret, host=host, port=port, lease_seconds=lease_seconds) as coordinator:
+        with Coordinator(
+            network, secret, host=host, port=port, lease_seconds=lease_seconds, rules=rules
+        ) as coordinator:
             stop = threading.Event()
             watch = threading.Thread(
                 target=_look_after, args=(coordinator, client, topology, nodes, look_seconds, stop), daemon=True

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from safekeeper.backends.hdfs.peace.network import Link, Network, NetworkNode, NoPlan, replicas_per_rack
+from safekeeper.backends.hdfs.peace.network import Link, Network, NetworkNode
 from safekeeper.backends.hdfs.peace.planner import Residual
+from safekeeper.backends.hdfs.peace.template import NoPlan, replicas_per_rack
 
 from .networks import check_pipeline, most_per_rack, networks, two_racks, unhurried, used
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from safekeeper.backends.hdfs.peace.network import Link, Network, NetworkNode, NoPlan
+from safekeeper.backends.hdfs.peace.network import Link, Network, NetworkNode
 from safekeeper.backends.hdfs.peace.schedule import ChunkRequest, Schedule
+from safekeeper.backends.hdfs.peace.template import NoPlan
 
 from .networks import check_pipeline, networks, two_racks, unhurried, used
 

@@ -48,7 +48,7 @@ def test_racks_without_a_known_link_are_refused_and_one_rack_needs_none():
     [
         ("{", "cannot be read"),
         ("[]", "is no object of JSON"),
-        ('{"links": 3}', "unknown name 'links' .did you mean 'link'"),
+        ('{"lank": 3}', "unknown name 'lank' .did you mean 'link'"),
         ('{"link": 0}', "a number of chunks, 1 or more"),
         ('{"wire": true}', "a number of chunks, 1 or more"),
         ('{"nodes": ["a"]}', "an object of addresses"),
