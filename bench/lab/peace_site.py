@@ -21,6 +21,7 @@ from safekeeper.backends.hdfs.peace.coordinator import Coordinator
 from safekeeper.backends.hdfs.peace.network import Network
 from safekeeper.backends.hdfs.peace.planner import Rules
 from safekeeper.backends.hdfs.peace.schedule import Schedule
+from safekeeper.backends.hdfs.peace.template import Place
 from safekeeper.backends.hdfs.peace.topology import Topology, link_capacity
 from safekeeper.backends.hdfs.placement import Placement, StockPlacement, Turn
 from safekeeper.bench.lab.shaped_network import ShapedNetwork, ShapedServer
@@ -44,6 +45,8 @@ class Setting:
     """Of each checkpoint; where sizes differ, on average."""
     threads: int = 4
     """With which every writer writes, in all arms."""
+    own_disk: bool = False
+    """Whether the first replica is on the writer's own disk, in all arms: HDFS' own rule, not the paper's."""
 
     @property
     def link(self) -> int:
@@ -141,6 +144,8 @@ class PeaceSite:
         self.network = ShapedNetwork({"/rack1": setting.per_rack, "/rack2": setting.per_rack})
         self.addresses: list[str] = []
         """The servers' transfer addresses."""
+        self.name_node = ""
+        """The NameNode's address, with its port."""
 
     @property
     def servers(self) -> list[ShapedServer]:
@@ -150,9 +155,11 @@ class PeaceSite:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="safekeeper-peace-")))
+            self.prepare(folder)
             stack.enter_context(self.network)
             nodes = [HdfsNode(server.address, server.rack, server.prefix) for server in self.servers]
             cluster = stack.enter_context(HdfsCluster(folder, nodes, name_node=HdfsNode(self.network.host)))
+            self.name_node = cluster.name_node.address
             self.addresses = [node.address for node in cluster.data_nodes]
             self._pools = [stack.enter_context(self._pool(server)) for server in self.servers]
             self._clients = [
@@ -167,6 +174,9 @@ class PeaceSite:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def prepare(self, folder: Path) -> None:
+        """What is to be done before anything is started; *folder* is there for as long as the site is."""
 
     def _client_settings(self, number: int) -> dict[str, str]:
         return {
@@ -184,7 +194,8 @@ class PeaceSite:
     def topology(self) -> Topology:
         """What the coordinator is told."""
         racks = {address: s.rack for address, s in zip(self.addresses, self.servers, strict=True)}
-        return Topology(racks, self._setting.wire, self._setting.link)
+        places = [Place.SAME_NODE, Place.OTHER_RACK, Place.THAT_RACK] if self._setting.own_disk else []
+        return Topology(racks, self._setting.wire, self._setting.link, places=places)
 
     def run(self, arm: str, checkpoints: Sequence[Checkpoint]) -> Run:
         """Let every server write its checkpoint once."""
@@ -214,7 +225,8 @@ class PeaceSite:
                 with turns.take() as turn:
                     starts.append(time.monotonic())
                     path = f"/run/{checkpoint.server}-{chunk}"
-                    self._write_chunk(self._clients[checkpoint.server], path, turn, no_local=arm == STOCK)
+                    no_local = arm == STOCK and not self._setting.own_disk
+                    self._write_chunk(self._clients[checkpoint.server], path, turn, no_local=no_local)
 
             pool = self._pools[checkpoint.server]
             futures: list[Future[None]] = [pool.submit(write, chunk) for chunk in range(checkpoint.chunks)]

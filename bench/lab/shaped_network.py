@@ -79,6 +79,17 @@ class ShapedNetwork:
         for device in self._links:
             _shape(None, device, link_mbit)
 
+    def cut(self, server: ShapedServer) -> None:
+        """Pull a server's wire: nothing gets through any more, and nobody is told."""
+        _ip("link", "set", self._switch_end(server), "down")
+
+    def mend(self, server: ShapedServer) -> None:
+        """Put its wire back."""
+        _ip("link", "set", self._switch_end(server), "up")
+
+    def _switch_end(self, server: ShapedServer) -> str:
+        return self._wires[2 * self.servers.index(server)][1]
+
     def __enter__(self) -> Self:
         _remove_leftovers()
         self._prefix = _free_prefix()

@@ -23,6 +23,8 @@ from safekeeper.bench.harness.goals import Goal
 from safekeeper.bench.harness.plots import figures, page
 from safekeeper.bench.studies.peace_simulator.report import figures_of, plots_of, runs_of, table_of
 from safekeeper.bench.studies.peace_simulator.simulation import LARGE, PAPER, PEACE, REPLICAS, STOCK, Simulation
+from safekeeper.bench.studies.peace_simulator.sweep import cases, goals_of
+from safekeeper.bench.studies.peace_simulator.sweep import table_of as sweep_table
 
 UNEVEN = 0.5
 RULES: dict[Rules, str] = {"ours": "our", "paper": "the paper's"}
@@ -46,10 +48,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Peace on simulated networks.")
     parser.add_argument("--quick", action="store_true", help="the paper's site only, with one seed")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", choices=("figure10",), help="the sweep over writers and sizes, and nothing else")
     parser.add_argument("--output", type=Path, help="write a page with plots there")
     given = parser.parse_args()
     console, plots = Console(width=130), list[str]()
     seeds = range(1 if given.quick else given.seeds)
+    swept = list(cases(seeds, *(((8, 16), (2, 8)) if given.quick else ())))
+    console.print(sweep_table(swept))
+    for goal in goals_of(swept):
+        print(goal)
+    if given.only:
+        return
     for site in [PAPER] if given.quick else [PAPER, LARGE]:
         runs = runs_of(site, seeds if site is PAPER else seeds[:1])
         console.print(table_of(site, runs))

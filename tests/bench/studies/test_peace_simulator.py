@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from safekeeper.bench.studies.peace_simulator.fluid import Fluid, fair_rates
 from safekeeper.bench.studies.peace_simulator.report import plots_of, runs_of, table_of
 from safekeeper.bench.studies.peace_simulator.simulation import PAPER, PEACE, STOCK, Simulation
+from safekeeper.bench.studies.peace_simulator.sweep import STRICT, cases, goals_of
+from safekeeper.bench.studies.peace_simulator.sweep import table_of as sweep_table
 
 unhurried = settings(deadline=None)
 """How long an example takes says nothing on a machine that others use, too."""
@@ -99,3 +101,14 @@ def test_the_report_has_both_arms_and_every_link():
     assert plots.count("<svg") == 4
     assert "/0 to /1" in plots
     assert 'class="band' in plots
+
+
+def test_figure_10_is_swept_and_what_contradicts_the_paper_is_named():
+    """Each twice as fast holds by its rules for small checkpoints of many, and not for large ones of few."""
+    found = list(cases(range(3), writers=(8, 16), sizes=(2, 8)))
+    by_case = {(case.writers, case.chunks): case for case in found}
+    assert by_case[16, 2].ratio("own_start", STRICT) < 0.5 < by_case[8, 8].ratio("own_start", STRICT)
+    assert all(case.ratio("own_start", PEACE) < case.ratio("own_start", STRICT) for case in found)
+    assert sweep_table(found).row_count == 4
+    met = {str(goal) for goal in goals_of(found)}
+    assert any("goal not met" in one and "8 x 512 MB" in one for one in met)
