@@ -10,7 +10,8 @@
       keys        [key ...]                      the parts in it, each once; three columns, so that a million are
       kinds       bytes, one each                read at the speed of C:
       values      [value ...]                    o opened since the block before, c check: its state, m moved: brought
-                                                 forward unchanged, x closed (its value is empty)
+                                                 forward unchanged, x closed (its value is empty), d delta: its
+                                                 value goes behind that of the record before it
       out         {stream: [first, [event ...], [key ...], [body ...]]}
                                                  outputs since the block before: the number of the first, and for each
                                                  the event that emitted it
@@ -39,8 +40,8 @@ import xxhash
 from safekeeper.errors import BadState, Corruption
 from safekeeper.streams.carrier import Position
 
-OPEN, CHECK, MOVED, CLOSE = b"o", b"c", b"m", b"x"
-KINDS = OPEN + CHECK + MOVED + CLOSE
+OPEN, CHECK, MOVED, CLOSE, DELTA = b"o", b"c", b"m", b"x", b"d"
+KINDS = OPEN + CHECK + MOVED + CLOSE + DELTA
 """What a record of a part can be; frozen."""
 
 _MARK = b"SKJ1"
@@ -73,6 +74,21 @@ class Outputs:
     def last(self) -> int:
         """The number of the last one."""
         return self.first + len(self.bodies) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes of keys and bodies they have."""
+        return sum(map(len, self.bodies)) + sum(map(len, self.keys))
+
+
+@dataclass(frozen=True, slots=True)
+class SpilledOutputs:
+    """Outputs to one stream that are in a block, and not in memory."""
+
+    block: int
+    first: int
+    last: int
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)

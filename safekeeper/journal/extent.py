@@ -7,7 +7,7 @@ old parts forward: whoever records the part with the oldest record often enough 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -32,29 +32,50 @@ class JournalExtent:
         self.records = 0
         """How many records of parts they have."""
         self.recorded: dict[bytes, int] = {}
-        """The block with the newest record of each part that is alive."""
+        """The block with the newest record of each part that is alive; of its whole records, where deltas follow."""
+        self._deltas: dict[bytes, int] = {}  # the block with the newest delta, of parts that have any since then
         self._rows: deque[_Row] = deque()
         self._events: dict[int, int] = {}  # by block, as in the rows
         self._passed = 0  # so many rows, from the first, have no newest record of any part
 
     def add(
-        self, number: int, events: int, keys: list[bytes], closed: Sequence[bytes], outputs: dict[str, int]
+        self,
+        number: int,
+        events: int,
+        keys: list[bytes],
+        closed: Sequence[bytes],
+        outputs: dict[str, int],
+        deltas: Iterable[bytes] = (),
     ) -> None:
-        """Block *number* has records of *keys*, of which the *closed* ones are not alive any more. The list stays here:
-        `also` appends to it."""
+        """Block *number* has records of *keys*, of which the *closed* ones are not alive any more, and those of
+        *deltas* need the ones before. The list stays here: `also` appends to it."""
+        needed = {key: self.recorded[key] for key in deltas}
         self.recorded.update(dict.fromkeys(keys, number))
+        self.recorded.update(needed)
         for key in closed:
             self.recorded.pop(key, None)
+        if self._deltas:
+            for key in keys:
+                self._deltas.pop(key, None)
+        self._deltas.update(dict.fromkeys(needed, number))
         self._rows.append(_Row(number, events, keys, outputs))
         self._events[number] = events
         self.records += len(keys)
 
     def also(self, key: bytes) -> None:
         """The newest block has a record of *key* as well."""
-        row = self._rows[-1]
-        row.keys.append(key)
-        self.recorded[key] = row.number
+        self._rows[-1].keys.append(key)
         self.records += 1
+        self.whole(key)
+
+    def whole(self, key: bytes) -> None:
+        """The newest block has a whole record of *key*, after all."""
+        self.recorded[key] = self._rows[-1].number
+        self._deltas.pop(key, None)
+
+    def newest_of(self, key: bytes) -> int | None:
+        """The block with the newest record of *key*, whole or not; None if it is not alive."""
+        return self._deltas.get(key) or self.recorded.get(key)
 
     @property
     def oldest(self) -> int:
@@ -90,6 +111,11 @@ class JournalExtent:
             self.records -= len(row.keys)
             self._passed = max(self._passed - 1, 0)
         return self.oldest
+
+    def waits_for_readers(self, confirmed: Mapping[str, int]) -> bool:
+        """Whether the oldest block is needed for its outputs: then no part that is brought forward lets it go."""
+        row = self._rows[0]
+        return any(number > confirmed.get(stream, 0) for stream, number in row.outputs.items())
 
     def oldest_part(self, before: int) -> bytes | None:
         """The part whose newest record is the oldest, if that is in a block before *before*."""

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from safekeeper import claims, large
 from safekeeper.backend import Batch, Receipt
@@ -26,6 +28,9 @@ from safekeeper.journal.reading import ReadBlocks
 from safekeeper.keeper import SafeKeeper
 from safekeeper.keeper.guards import Guard
 from safekeeper.keeper.ticket import Ticket
+
+if TYPE_CHECKING:
+    from safekeeper.journal.follow import Follow
 
 _ATTEMPTS = 5
 _DELETED_AT_ONCE = 1_000
@@ -50,6 +55,7 @@ class Journal:
         self._guard: Guard | None = None
         self._rubbish: list[BlockKey] = []
         self._swept = False
+        self._begun_at = 1  # the first block of ours
         # For what follows: blocks are appended in one thread, stored in another and acknowledged in a third.
         self._lock = Lock()
         self._appended: dict[int, tuple[BlockKey, int]] = {}  # not deleted yet, with the oldest that each needs
@@ -63,22 +69,58 @@ class Journal:
 
         Raise `Conflict` if others always come at the same moment, `Corruption` if blocks are damaged or missing.
         """
-        claim = self._take(about)
+        return self._begin(self._take(about))
+
+    def own_after(self, mark: claims.Mark | None, follow: Follow, **about: str) -> Image:
+        """Take the journal from whoever has the claim *mark*; what its blocks say, most of which *follow* has read.
+
+        Raise `Conflict` if somebody else has it by now.
+        """
+        return self._begin(claims.take(self._keeper.backend, self.name, after=mark, **about), follow)
+
+    def _begin(self, claim: claims.Claim, follow: Follow | None = None) -> Image:
         if self._guard is not None:
             self._guard.end()
         self._guard = self._keeper.guard(claim, self.name)
         listed = self._blocks.listed()
         chain = self._blocks.chain(listed)
-        image = load(self._blocks, chain)
+        image = load(self._blocks, chain) if follow is None else follow.reach(chain)
         self.end = chain[-1] if chain else None
         self._rubbish = list(set(listed) - set(chain))
         self._swept = not self._rubbish and next(self._keeper.backend.keys(large.parts_group(self.name)), None) is None
         self._appended = {key.number: (key, 1) for key in chain}
         self._first = chain[0].number if chain else 1
         self.acknowledged = self._stored_up_to = 0 if self.end is None else self.end.number
+        self._begun_at = self.acknowledged + 1
         self._stored.clear()
         self._failure = None
+        if self.end is not None:
+            if max(claim.others, default=None) == self.end.mark:
+                self.check()  # or another has it by now, and has read before what we have found had landed
+            else:
+                self._confirm(image)
         return image
+
+    def _confirm(self, image: Image) -> None:
+        """Append a block that changes nothing, so that no later owner goes on from anywhere else than *image*.
+
+        An owner between the newest block and us may have been stopped before it wrote one. If its first block lands
+        now, it stands beside the newest one, and above it: the next owner would go on from there.
+        """
+        assert image.last is not None
+        block = replace(image.last, order=[], keys=[], kinds=b"", values=[], out={})
+        key, data = self._next_key(block), block.encode()
+        self._keeper.save_bytes(self._blocks.id(key), data).result()
+        self.acknowledged = self._stored_up_to = key.number
+        image.paste(key.number, block, len(data))
+
+    def _next_key(self, block: Block) -> BlockKey:
+        """Let *block* be the newest one; its key."""
+        mark = self._owned().mark
+        key = BlockKey(mark, 1) if self.end is None else self.end.next(mark)
+        self._appended[key.number] = (key, block.oldest)
+        self.end = key
+        return key
 
     def _take(self, about: dict[str, str]) -> claims.Claim:
         for attempt in range(_ATTEMPTS):
@@ -107,16 +149,14 @@ class Journal:
 
     def append(self, block: Block) -> int:
         """Send *block* on its way; its number. Raise `QueueFull` if `MOST_IN_FLIGHT` others are not acknowledged."""
-        claim = self._owned()
+        self._owned()
         if self.in_flight >= MOST_IN_FLIGHT:
             raise QueueFull(f"{self.in_flight} blocks of {self.name} are not acknowledged: append less often")
         data = block.encode()
         with self._lock:
             if self._failure is not None:
                 raise self._failure.with_traceback(None)
-            key = BlockKey(claim.mark, 1) if self.end is None else self.end.next(claim.mark)
-            self._appended[key.number] = (key, block.oldest)
-            self.end = key
+            key = self._next_key(block)
         self._keeper.save_bytes(self._blocks.id(key), data, callback=lambda ticket: self._settle(key, ticket))
         return key.number
 
@@ -134,6 +174,20 @@ class Journal:
                 self._failure = self._failure or outcome
         self._on_news()
 
+    def read(self, numbers: Sequence[int]) -> list[Block]:
+        """The blocks with these numbers, as far as they are needed still. Raise `Corruption` if one is gone that is."""
+        with self._lock:
+            keys = [self._appended[number][0] for number in numbers if number in self._appended]
+        found = []
+        for key, value in zip(keys, self._blocks.read(keys), strict=True):
+            if value is not None:
+                found.append(Block.decode(value, self._blocks.id(key)))
+                continue
+            with self._lock:
+                if key.number in self._appended:
+                    raise Corruption(f"{self._blocks.id(key)} is missing, and readers want what is in it")
+        return found
+
     def acknowledge(self) -> int:
         """The number up to which blocks are acknowledged: stored, and after that no higher claim was listed.
 
@@ -145,7 +199,6 @@ class Journal:
         if stored > self.acknowledged:
             self.acknowledged = stored
             self._forget_below(self._appended[stored][1])
-            self._clean()
         if failure is not None:
             raise failure.with_traceback(None)
         return self.acknowledged
@@ -165,13 +218,13 @@ class Journal:
         for key in keys:
             self._keeper.forget(self._blocks.id(key))
 
-    def _clean(self) -> None:
-        """Remove, once, what fenced owners have left. Not before a block of ours is acknowledged: then every later
-        owner goes on behind it, whatever still lands beside it."""
-        if self._swept:
+    def clean(self) -> None:
+        """Remove, once, what fenced owners have left: to be called after `acknowledge`, when nobody waits. Not before a
+        block of ours is acknowledged: then every later owner goes on behind it, whatever still lands beside it."""
+        if self._swept or self.end is None or self.acknowledged < self._begun_at:
             return
         with self._lock, suppress(Unavailable):  # what is left takes space and nothing else
-            if self._stored_up_to < (self.end.number if self.end else 0):
+            if self._stored_up_to < self.end.number:
                 return  # a large block that is under way would look like one of a dead writer
             store = self._keeper.backend
             while self._rubbish:

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from safekeeper import claims
-from safekeeper.backend import Backend
+from safekeeper.backend import Backend, CheckpointId
 from safekeeper.errors import BadState
 from safekeeper.journal.follow import Follow
 from safekeeper.journal.reading import ReadBlocks
 
 _CLAIMS = ".claims"
+STANDBYS = ".standbys"
+"""Group NAME.standbys: a key for each standby, JSON as in `StandbyStatus`; a hint for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyStatus:
+    """What a standby has said of itself, every few seconds."""
+
+    host: str
+    pid: int
+    blocks: int
+    """How many blocks it was behind."""
+    seconds: float
+    """For how long it was behind."""
+    when: int
+    """When it said so, by its clock. One that was killed says nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +59,8 @@ class JournalStatus:
     """How many outputs are kept for readers."""
     recovery_seconds: float
     """How long a recovery will take: what loading took here just now, and the replay at the owner's rate."""
+    standbys: tuple[StandbyStatus, ...] = ()
+    """Who follows it, and takes over when its owner is gone."""
 
 
 def journals(store: Backend) -> Iterator[JournalStatus]:
@@ -81,4 +100,12 @@ def status(store: Backend, name: str) -> JournalStatus | None:
         replay=replay,
         outputs=emitted,
         recovery_seconds=loading + (replay / last.rates[1] if last.rates[1] else 0.0),
+        standbys=tuple(_standbys(store, name)),
     )
+
+
+def _standbys(store: Backend, name: str) -> Iterator[StandbyStatus]:
+    group = f"{name}{STANDBYS}"
+    for value in store.read([CheckpointId(group, key) for key in sorted(store.keys(group))]):
+        if value is not None:
+            yield StandbyStatus(**json.loads(value))

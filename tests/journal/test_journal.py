@@ -69,6 +69,7 @@ def until(journal, number, timeout=60.0):
     while journal.acknowledge() < number:
         assert time.monotonic() < end
         time.sleep(0.001)
+    journal.clean()
 
 
 def append(journal, *args, **settings):
@@ -127,7 +128,7 @@ class TestOneOwner:
             append(journal, 1, out={"o": Outputs(1, [1], [b""], [b"x"])})
             append(journal, 2, oldest=2, out={"o": Outputs(2, [2], [b""], [b"y"])})
         with owner(store) as (_, image):
-            assert [outputs.bodies for _, outputs in image.outputs()] == [[b"y"]]
+            assert [outputs.bodies for _, _, outputs in image.outputs()] == [[b"y"]]
 
     def test_what_is_not_needed_any_more_is_deleted(self, store):
         with owner(store) as (journal, _):
@@ -253,6 +254,42 @@ class TestAttacks:
             append(third, 3, {b"a": b"3"})
             assert late not in blocks_of(store)
 
+    def test_what_an_owner_has_found_is_found_by_all_later_ones_whatever_lands_between(self, store):
+        with owner(store) as (first, _):
+            append(first, 1, {b"a": b"1"})
+            late = CheckpointId(NAME, first.end.next(first.mark).encode())
+        faulty = Faulty(store)
+        with owner(faulty) as (stopped, _):
+            with faulty.hold("write") as gate:
+                stopped.append(block(2, {b"a": b"stopped"}))
+                gate.wait_for(1)
+                store.write(Batch({late: block(2, {b"a": b"late"}).encode()}))
+                with owner(store) as (third, image):
+                    assert image.parts == {b"a": b"late"}  # what it has emitted is sent now
+                    assert (third.acknowledged, third.end.mark) == (3, third.mark)
+            with pytest.raises(Conflict):  # but it has landed, above what the first one wrote
+                until(stopped, 2)
+        with owner(store) as (_, image):
+            assert image.parts == {b"a": b"late"}
+
+    def test_an_owner_that_lists_late_goes_on_from_nothing_that_its_successor_has_not_seen(self, store):
+        with owner(store) as (first, _):
+            append(first, 1, {b"a": b"1"})
+            late = CheckpointId(NAME, first.end.next(first.mark).encode())
+        with SafeKeeper(store) as keeper:
+            stopped = Journal(keeper, NAME)
+            listed, blocks = stopped._blocks.listed, stopped._blocks
+
+            def listed_late():
+                with owner(store) as (_, image):
+                    assert image.parts == {b"a": b"1"}
+                store.write(Batch({late: block(2, {b"a": b"late"}).encode()}))
+                return listed()
+
+            blocks.listed = listed_late
+            with pytest.raises(Conflict, match="taken"):
+                stopped.own()
+
     def test_a_claim_that_lands_when_its_writer_is_dead_ends_nobody_and_nothing_is_lost(self, store):
         with owner(store) as (first, _):
             append(first, 1, {b"a": b"1"})
@@ -260,7 +297,7 @@ class TestAttacks:
             store.write(Batch({CheckpointId(f"{NAME}.claims", dead.key()): b'{"host": "gone", "pid": 1}'}))
             append(first, 2, {b"a": b"2"})
         with owner(store) as (again, image):
-            assert (image.number, again.mark.epoch) == (2, 3)
+            assert (image.parts, again.mark.epoch) == ({b"a": b"2"}, 3)
 
     def test_a_hole_in_a_batch_ends_the_chain_and_its_rest_is_removed(self, store):
         with owner(store) as (first, _):
@@ -403,6 +440,7 @@ class _Play:
                 journal = Journal(process.keeper, NAME)
                 image = journal.own()
                 assert self.acknowledged <= set(image.parts), f"{name}: missed {self.acknowledged - set(image.parts)}"
+                self.acknowledged.update(image.parts)  # it sends what these blocks have emitted
                 process.journal, process.written, process.live = journal, [], len(image.parts)
         elif draw < 0.2 and not process.is_held:
             process.hold(self.random.choice(["before", "after"]))
@@ -475,6 +513,41 @@ class TestFollowing:
                     append(second, 2, {b"a": b"2"})
                     follow.poll()
                     assert (follow.image.parts, follow.loads) == ({b"a": b"2"}, 2)
+
+    def test_what_was_received_waits_until_it_is_pasted_also_if_it_is_cleaned_away_meanwhile(self, store):
+        with owner(store) as (journal, _):
+            append(journal, 1, {b"a": b"1"})
+            follow = Follow(store, NAME)
+            assert follow.receive() == 1  # by a listing: pasted at once
+            for number in range(2, 10):
+                append(journal, number, {b"a": b"%d" % number})
+            assert follow.receive() == follow.waiting == 8
+            assert (follow.image.parts, follow.end.number, follow.newest.number) == ({b"a": b"1"}, 1, 9)
+            assert follow.waiting_bytes > 8
+            for number in range(10, 13):
+                append(journal, number, {b"a": b"%d" % number}, oldest=10)
+            journal._keeper.flush()
+            assert len(list(store.keys(NAME))) < 9
+            assert follow.receive() == 3
+            assert (follow.paste(), follow.paste()) == (11, 0)
+            assert (follow.image.parts, follow.loads, follow.waiting_bytes) == ({b"a": b"12"}, 1, 0)
+
+    def test_what_was_received_of_a_fenced_owner_is_dropped_unpasted(self, store):
+        faulty = Faulty(store)
+        with owner(faulty) as (first, _):
+            append(first, 1, {b"a": b"1"})
+            follow = Follow(store, NAME)
+            follow.poll()
+            with faulty.hold("write") as gate:
+                first.append(block(2, {b"a": b"late"}))
+                gate.wait_for(1)
+                with owner(store) as (second, _):
+                    gate.release()
+                    first._keeper.flush()
+                    assert follow.receive(look=False) == follow.waiting == 1
+                    append(second, 2, {b"a": b"2"})
+                    assert follow.receive() > 0
+                    assert (follow.image.parts, follow.loads, follow.waiting) == ({b"a": b"2"}, 1, 0)
 
     def test_nothing_is_nothing(self, store):
         assert Follow(store, NAME).poll() == 0

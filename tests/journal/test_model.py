@@ -17,8 +17,10 @@ MISTAKEN = {
     "no check after the write": Rules((1, 1), check=False),
     "holes do not end a chain": Rules((2, 1), together=2, holes=False),
     "rubbish is removed at once": Rules((2, 0, 1, 0), together=2, patient=False),
+    "what was found is acknowledged at once": Rules((1, 1, 0, 0), confirm=False),
 }
 if LONG:
+    SOUND["four processes"] = Rules((1, 1, 0, 0))
     SOUND["three processes, two blocks each"] = Rules((2, 2, 2))
     SOUND["three processes, two blocks in flight"] = Rules((2, 2, 1), together=2)
 

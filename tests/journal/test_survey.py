@@ -52,7 +52,7 @@ def test_an_operator_that_is_at_work_is_shown(url, run):
         assert row.pop("owner").startswith(f"process {os.getpid()} on ")
         assert row == {
             **{"name": "counter", "epoch": 1, "ended": False, "blocks": 5, "parts": 3, "extent": 5, "events": 5},
-            **{"replay": 0, "outputs": 5},
+            **{"replay": 0, "outputs": 5, "standbys": []},
         }
 
 
