@@ -225,6 +225,7 @@ class Checkpointed(Generic[S]):
                     count += 1
             finally:
                 memory.left = None
+        self._confirm()
         return count
 
     def checkpoint(self, key: bytes | str | None = None) -> list[Ticket]:
@@ -357,7 +358,7 @@ class Checkpointed(Generic[S]):
         """Bring the state of an element that is held, or begin with a new one."""
         metrics, begun = self._memory.metrics, time.monotonic()
         try:
-            state = yield Call(partial(self._keeper.fetch, element.id))
+            state = yield Call(partial(self._fetch, element.id))
         except BaseException as error:
             if not (isinstance(error, Unavailable) and self._unavailable == "blank"):
                 with self._memory.lock:
@@ -373,6 +374,18 @@ class Checkpointed(Generic[S]):
             metrics.loaded += known
             metrics.blank += element.blank
             metrics.began += not known and not element.blank
+
+    def _fetch(self, id: CheckpointId) -> S | None:
+        """What is stored; None if there is nothing, and not because another owner has removed it."""
+        state: S | None = self._keeper.fetch(id)
+        if state is None:
+            self._confirm()
+        return state
+
+    def _confirm(self) -> None:
+        """Raise `Conflict` if the group belongs to another process by now, which has removed what it has copied."""
+        if self._ownership is not None:
+            self._keeper._reader.ask(self._ownership.confirm)
 
     def _bring_back(self, key: bytes, state: S) -> None:
         """Put what `recover` has read into memory, unless the key is there, or was meanwhile."""

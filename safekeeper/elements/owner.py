@@ -78,6 +78,13 @@ class Ownership:
         if self.guard is not None and self.guard.lost is not None:
             raise Conflict(str(self.guard.lost))
 
+    def confirm(self) -> None:
+        """As `check`, and ask the store: what was not found before this call is not there, and was not removed by a
+        later owner that has copied it (rule 4 of `places`)."""
+        if self.guard is not None:
+            self.guard.check()
+        self.check()
+
     @property
     def lost(self) -> bool:
         """Whether somebody has taken it."""

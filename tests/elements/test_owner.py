@@ -441,6 +441,63 @@ def count_only(group, key=KEY):
         element.state["count"] += 1
 
 
+class TestReadsAfterALoss:
+    """An owner is stopped before it reads; its successor has copied the elements and removed them where they were."""
+
+    @pytest.fixture
+    def lost(self, here, there, monkeypatch):
+        monkeypatch.setattr(owner.Ownership, "_be_at_work", lambda self: None)
+        with words(here) as group:
+            count(group, times=3)
+        group = words(here)
+        group.claim()
+        self.take(there)
+        yield group
+        group.close()
+
+    def take(self, keeper):
+        with words(keeper, owner="take") as other:
+            guard = other._ownership.guard
+            places.clean(keeper.backend, guard.claim, guard.groups[0])
+
+    def test_it_does_not_say_that_there_is_nothing(self, lost):
+        with pytest.raises(Conflict, match="words was taken by"), lost.look(KEY):
+            pass
+
+    def test_it_does_not_begin_anew(self, lost):
+        with pytest.raises(Conflict, match="words was taken by"), lost.event(KEY):
+            pass
+
+    def test_it_does_not_recover_a_part(self, lost):
+        with pytest.raises(Conflict, match="words was taken by"):
+            lost.recover()
+
+    def test_a_claim_that_cannot_be_asked_for_is_unavailable_or_blank(self, here, monkeypatch):
+        for settings in ({}, {"unavailable": "blank"}):
+            with words(here, **settings) as group:
+                here.backend.fail("read", skip=1)
+                if settings:
+                    count(group)
+                else:
+                    with pytest.raises(Unavailable), group.look(KEY):
+                        pass
+
+    def test_who_reads_without_a_claim_is_told(self, here, there):
+        with words(here) as group:
+            for n in range(600):
+                count_only(group, b"%d" % n)
+            group.checkpoint()
+        found = here.recover("words")
+        keys = here.keys("words")
+        next(found), next(keys)
+        claims.take(there.backend, "words").release()
+        self.take(there)
+        for rest in (found, keys):
+            with pytest.raises(Unavailable, match=r"elements of words were moved to words\.owned\..* read them again"):
+                list(rest)
+        assert len(dict(here.recover("words"))) == len(list(here.keys("words"))) == 600
+
+
 class TestWhoeverLooksForAGroup:
     """finds its elements where the owner has them now."""
 
@@ -538,6 +595,8 @@ class TestManyOrders:
             claim, place = ownership.guard.claim, ownership.guard.groups[0]
             id = CheckpointId(place, KEY)
             value = (store.read([id])[0] or b"").split()
+            if not value:
+                ownership.confirm()
             found.append((claim.mark, list(value)))
             for n in range(3):
                 value.append(b"%d-%d-%d" % (claim.mark.epoch, name, n))
@@ -562,6 +621,8 @@ class TestManyOrders:
         for mark, seen in found:
             lost = [event for by, event in acknowledged if by < mark and event not in seen]
             assert not lost, f"seed {seed}: lost {lost}"
+            used = [event for by, earlier in found if by < mark for event in earlier if event not in seen]
+            assert not used, f"seed {seed}: an owner has used {used}, which its successor did not find"
         records = {id.key: value for id, value in store.values.items() if id.group == "words.places"}
         last = store.values.get(CheckpointId(records[max(records)].decode(), KEY), b"").split() if records else []
         lost = [event for _, event in acknowledged if event not in last]
