@@ -9,11 +9,22 @@
             words.acknowledge(element.number)
 
 Read in this order: `carrier` (the contract), `registry`, `retained` (numbers and readers, without I/O), `frames` and
-`store` (a stream in any backend). Redis carries streams too: `backends/redis/stream.py`.
+`store` (a stream in any backend), `tcp` (from process to process). Redis carries streams too:
+`backends/redis/stream.py`.
 `outbox` is for what is not a stream.
 """
 
-from safekeeper.streams.carrier import Carrier, Inlet, Outlet, Position, StreamElement, StreamStatus, SupportsSurvey
+from safekeeper.streams.carrier import (
+    Carrier,
+    Inlet,
+    Outlet,
+    Position,
+    StreamElement,
+    StreamStatus,
+    SupportsEpoch,
+    SupportsNotice,
+    SupportsSurvey,
+)
 from safekeeper.streams.outbox import Outbox
 from safekeeper.streams.registry import open_inlet, open_outlet
 
@@ -25,6 +36,8 @@ __all__ = [
     "Position",
     "StreamElement",
     "StreamStatus",
+    "SupportsEpoch",
+    "SupportsNotice",
     "SupportsSurvey",
     "open_inlet",
     "open_outlet",

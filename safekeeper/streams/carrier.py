@@ -23,7 +23,7 @@ is not enough. Positions of one stream are all of one kind and compare.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -70,6 +70,35 @@ class Outlet(Protocol):
 
     def close(self) -> None:
         """Give back what is held here. The stream stays. Closing twice is not an error."""
+
+
+@runtime_checkable
+class SupportsNotice(Protocol):
+    """An outlet that learns of acknowledgements by itself, so that nobody need ask."""
+
+    def on_acknowledged(self, call: Callable[[], object]) -> None:
+        """Have *call* called, in any thread, whenever a reader has acknowledged more than before."""
+
+
+Fetch: TypeAlias = Callable[[int, int], "Sequence[StreamElement]"]
+"""Gives the elements after a number, so many or some of them; none if nobody is waited for with them any more."""
+
+
+@runtime_checkable
+class SupportsSpill(Protocol):
+    """An outlet that retains in memory, and can do with less where somebody else has the elements, too."""
+
+    def spill(self, upto: int, fetch: Fetch) -> None:
+        """Forget the elements up to *upto*: whoever wants them gets them by *fetch*, which may be called in any thread
+        and may raise `Unavailable`. If the outlet never had them, it goes on after them."""
+
+
+@runtime_checkable
+class SupportsEpoch(Protocol):
+    """An outlet whose readers can tell a producer from its successor."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Say which claim the producer has; readers take nothing from one with a lower claim than they have seen."""
 
 
 class Inlet(Protocol):

@@ -20,6 +20,7 @@ import xxhash
 from safekeeper.errors import Corruption
 from safekeeper.streams.carrier import StreamElement
 from safekeeper.streams.retained import number_of
+from safekeeper.streams.tables import ElementTable
 
 # frame:   "SKS1" | xxh3 u64 | msgpack [first, key, body, key, body, ...]
 #          big endian; the checksum covers everything after it
@@ -79,11 +80,15 @@ def encode(elements: Sequence[StreamElement]) -> tuple[Frame, bytes]:
 
 def decode(place: str, frame: Frame, value: bytes) -> list[StreamElement]:
     """The elements of *frame*, which lies at *place*. Raise `Corruption` if these are not its bytes."""
+    return decode_table(place, frame, value).elements()
+
+
+def decode_table(place: str, frame: Frame, value: bytes) -> ElementTable:
+    """The same as columns."""
     body = value[_HEAD:]
     if value[: len(MAGIC)] != MAGIC or value[len(MAGIC) : _HEAD] != xxhash.xxh3_64_digest(body):
         raise Corruption(f"{place}/{frame.key.decode()} is damaged: its checksum is wrong")
     first, *fields = msgpack.unpackb(body)
     if first != frame.first or len(fields) != 2 * (frame.last - frame.first + 1):
         raise Corruption(f"{place}/{frame.key.decode()} is damaged: it has the elements of another frame")
-    pairs = zip(fields[::2], fields[1::2], strict=True)
-    return [StreamElement(number, body, key) for number, (key, body) in enumerate(pairs, first)]
+    return ElementTable(first, fields[::2], fields[1::2])

@@ -27,6 +27,7 @@ CARRIERS: dict[str, tuple[str, str | None, str | None]] = {
     "rediss": _REDIS,
     "redis+unix": _REDIS,
     "store": ("safekeeper.streams.store", None, None),
+    "tcp": ("safekeeper.streams.tcp", None, None),
 }
 
 

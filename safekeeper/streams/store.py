@@ -9,7 +9,8 @@
 
 A send is one durable write for each MiB. A reader lists the stream's frames when it has read what it knew of, so this
 is for hand-overs of many elements at a time, for processes of one host (`log:`), and where a store is all there is. The
-last frame is never trimmed, so that a stream goes on with its numbers for ever. The bytes are in `frames`.
+last frame is never trimmed, so that a stream goes on with its numbers for ever. The bytes are in `frames`. A stream may
+also come in batches that many tasks have written (`batches`); to a reader their pieces are frames like others.
 
 A listing may miss frames that were written while it was made. But whoever sees frame 10 in one listing sees frame 9,
 which was there before, in the next. If it is not in that one either, it was trimmed.
@@ -26,10 +27,23 @@ from urllib.parse import parse_qsl
 
 from safekeeper import registry
 from safekeeper.backend import MAX_VALUE_BYTES, Backend, Batch, CheckpointId, Survives, check_group
-from safekeeper.errors import BadId, BadUrl, Closed, Gone, TooLarge
+from safekeeper.errors import BadId, BadUrl, Closed, Corruption, Gone, TooLarge
+from safekeeper.streams.batches import decode_piece
 from safekeeper.streams.carrier import Position, StreamElement, StreamStatus
-from safekeeper.streams.frames import DECLARED, GROUP, READERS, Frame, decode, encode, parse_key, reader_key, split
+from safekeeper.streams.frames import (
+    DECLARED,
+    GROUP,
+    READERS,
+    Frame,
+    decode_table,
+    encode,
+    parse_key,
+    reader_key,
+    split,
+)
 from safekeeper.streams.retained import Retention, WhenFull, check_declared, check_numbers, number_of
+from safekeeper.streams.rolls import RollBook
+from safekeeper.streams.tables import ElementTable
 from safekeeper.url import Url, show_url
 
 _FIRST_PAUSE = 0.001
@@ -61,7 +75,7 @@ _OURS = {"stream", "poll", "max-elements", "when-full"}
 
 def open_outlet(url: str, readers: Sequence[str], floor: int = 0) -> StoreOutlet:
     """See `Carrier`."""
-    store, options = _open(url)
+    store, options = open_store(url)
     try:
         return StoreOutlet(StoredStream(store, options.stream), readers, floor, options.retention)
     except BaseException:
@@ -73,7 +87,7 @@ def open_inlet(url: str, reader: str | None, after: Position | None) -> StoreInl
     """See `Carrier`."""
     if isinstance(after, tuple):
         raise ValueError(f"a position in {show_url(url)} is a number, not {after}")
-    store, options = _open(url)
+    store, options = open_store(url)
     try:
         return StoreInlet(StoredStream(store, options.stream), reader, after, options.poll)
     except BaseException:
@@ -83,7 +97,7 @@ def open_inlet(url: str, reader: str | None, after: Position | None) -> StoreInl
 
 def survey(url: str) -> Iterator[StreamStatus]:
     """See `SupportsSurvey`."""
-    store, options = _open(url, named=False)
+    store, options = open_store(url, named=False)
     with store:
         names = [options.stream] if options.stream else sorted(_names(store))
         for name in names:
@@ -92,7 +106,7 @@ def survey(url: str) -> Iterator[StreamStatus]:
 
 def trim(url: str, upto: Position) -> None:
     """See `SupportsSurvey`."""
-    store, options = _open(url)
+    store, options = open_store(url)
     with store:
         stream = StoredStream(store, options.stream)
         assert isinstance(upto, int)
@@ -103,7 +117,8 @@ def _names(store: Backend) -> set[str]:
     return {group.removesuffix(GROUP) for group in store.groups() if group.endswith(GROUP)}
 
 
-def _open(url: str, named: bool = True) -> tuple[Backend, StoreStreamOptions]:
+def open_store(url: str, named: bool = True) -> tuple[Backend, StoreStreamOptions]:
+    """The store that *url* names, and our own options."""
     inner, options = _split_url(url)
     if named and not options.stream:
         raise BadUrl(f"{show_url(url)} names no stream: add stream=NAME")
@@ -132,6 +147,7 @@ class StoredStream:
         self.store = store
         self.name = name
         self.group, self._readers = name + GROUP, name + READERS
+        self.book = RollBook(store, name)
 
     def frames(self) -> list[Frame]:
         """The frames that are there, in order; of two that begin with the same element the longer one last.
@@ -145,26 +161,42 @@ class StoredStream:
         return [frame for frame in self._list() if frame.last <= run.last]
 
     def _list(self) -> list[Frame]:
-        return sorted(filter(None, map(parse_key, set(self.store.keys(self.group)))))
+        keys = set(self.store.keys(self.group))
+        return sorted([*filter(None, map(parse_key, keys)), *self.book.look(keys)])
 
     def write(self, frame: Frame, value: bytes) -> None:
         """Store one frame."""
         self.store.write(Batch({CheckpointId(self.group, frame.key): value}))
 
-    def read(self, frames: Sequence[Frame]) -> list[list[StreamElement] | None]:
+    def read(self, frames: Sequence[Frame]) -> list[ElementTable | None]:
         """The elements of *frames*; None where one is not there any more."""
-        values = self.store.read([CheckpointId(self.group, frame.key) for frame in frames])
+        pieces = [self.book.piece(frame) for frame in frames]
+        values = self.store.read([self._id(frame, piece) for frame, piece in zip(frames, pieces, strict=True)])
         return [
-            None if value is None else decode(self.group, frame, value)
-            for frame, value in zip(frames, values, strict=True)
+            None if value is None else self._decode(frame, piece, value)
+            for frame, piece, value in zip(frames, pieces, values, strict=True)
         ]
+
+    def _id(self, frame: Frame, piece: bytes | None) -> CheckpointId:
+        return CheckpointId(self.group, frame.key) if piece is None else CheckpointId(self.book.pieces_group, piece)
+
+    def _decode(self, frame: Frame, piece: bytes | None, value: bytes) -> ElementTable:
+        if piece is None:
+            return decode_table(self.group, frame, value)
+        found = decode_piece(self.book.pieces_group, piece, value, frame.first)
+        if found.last != frame.last:
+            count = len(found.bodies)
+            raise Corruption(f"{self.book.pieces_group}/{piece.decode()} is damaged: it has {count} elements")
+        return found
 
     def forget(self, frames: Sequence[Frame]) -> None:
         """Delete *frames*."""
+        self.book.forget(frames)
         batch = Batch()
         for frame in frames:
-            batch.delete(CheckpointId(self.group, frame.key))
-        if frames:
+            if self.book.piece(frame) is None:
+                batch.delete(CheckpointId(self.group, frame.key))
+        if len(batch):
             self.store.write(batch)
 
     def declared(self) -> list[str] | None:
@@ -304,6 +336,10 @@ class StoreInlet:
         self._lock = threading.Lock()
 
     def read(self, timeout: float | None = None) -> Sequence[StreamElement]:
+        return [element for table in self.read_tables(timeout) for element in table.elements()]
+
+    def read_tables(self, timeout: float | None = None) -> Sequence[ElementTable]:
+        """See `SupportsTables`."""
         give_up = None if timeout is None else time.monotonic() + timeout
         pause = _FIRST_PAUSE
         while True:
@@ -318,7 +354,7 @@ class StoreInlet:
             self._closing.wait(min(pause, left))
             pause = min(2 * pause, self._poll)
 
-    def _next(self) -> list[StreamElement]:
+    def _next(self) -> list[ElementTable]:
         """Some elements after our position; none if there are none yet."""
         if found := self._read_known():
             return found
@@ -330,7 +366,7 @@ class StoreInlet:
         self._check_end()
         return []
 
-    def _read_known(self) -> list[StreamElement]:
+    def _read_known(self) -> list[ElementTable]:
         """The elements after our position in the next frames that we know of."""
         if self._after is None:
             return []
@@ -339,12 +375,12 @@ class StoreInlet:
         while len(wanted) < _FRAMES_TOGETHER and (frame := covering(self._known, upto + 1)):
             wanted.append(frame)
             upto = frame.last
-        found: list[StreamElement] = []
-        for elements in self._stream.read(wanted):
-            if elements is None:  # trimmed meanwhile
+        found: list[ElementTable] = []
+        for table in self._stream.read(wanted):
+            if table is None:  # trimmed meanwhile
                 break
-            found += [element for element in elements if number_of(element) > self._after]
-            self._after = number_of(elements[-1])
+            found.append(table.between(self._after))
+            self._after = table.last
         self._known = [frame for frame in self._known if frame.last > self._after] if found else []
         return found
 
