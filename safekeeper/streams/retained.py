@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Literal
 
 from safekeeper.errors import Gone, QueueFull
 from safekeeper.streams.carrier import StreamElement
+
+_log = logging.getLogger("safekeeper")
 
 WhenFull = Literal["stop", "drop-reader"]
 
@@ -45,6 +48,9 @@ class Retention:
                 f"the stream {name} holds {last - acknowledged[slowest]} elements for its reader {slowest}, which has "
                 f"acknowledged {acknowledged[slowest]}: start it, or set when-full=drop-reader, or raise max-elements="
             )
+        for reader in behind:
+            text = "the stream %s drops its reader %s, which has acknowledged %d of %d: it will get Gone"
+            _log.warning(text, name, reader, acknowledged[reader], last)
         return behind
 
 
@@ -108,6 +114,32 @@ class Retained:
         """True, also while it is empty: `if outlet` asks whether there is one."""
         return True
 
+    @property
+    def first(self) -> int:
+        """The number of the oldest element that is retained; the one after `last` if there is none."""
+        return min(self.floor + 1, self.first_here) if self._acknowledged else self.first_here
+
+    @property
+    def first_here(self) -> int:
+        """The number of the oldest one that is in memory."""
+        return self.last - len(self._elements) + 1
+
+    def is_spilled(self, number: int) -> bool:
+        """Whether the element with this number is retained, and not in memory."""
+        return self.first <= number < self.first_here
+
+    def spill(self, upto: int) -> None:
+        """Let the elements up to *upto* leave memory: somebody else has them."""
+        while self._elements and number_of(self._elements[0]) <= upto:
+            self.nbytes -= _size(self._elements.popleft())
+        self.last = max(self.last, upto)
+
+    def declare(self, readers: Sequence[str]) -> None:
+        """Let these be the readers from now on. One that is new has acknowledged what is not here any more."""
+        gone = self.first - 1
+        self._acknowledged = {reader: self._acknowledged.get(reader, gone) for reader in readers}
+        self._let_go()
+
     def append(self, elements: Sequence[StreamElement], name: str = "") -> list[str]:
         """Retain *elements*, without those that are here. Return the readers that were dropped for that.
 
@@ -140,10 +172,10 @@ class Retained:
 
     def after(self, number: int, most: int | None = None) -> list[StreamElement]:
         """The elements after *number*, *most* of them. Raise `Gone` if the first of them is not here any more."""
-        if number < self.last - len(self._elements):
-            first = self.last - len(self._elements) + 1
-            raise Gone(f"the elements {number + 1} to {first - 1} are not retained any more: begin after {first - 1}")
-        start = number - (self.last - len(self._elements))
+        if number + 1 < self.first_here:
+            gone = self.first_here - 1
+            raise Gone(f"the elements {number + 1} to {gone} are not retained any more: begin after {gone}")
+        start = number + 1 - self.first_here
         return list(islice(self._elements, start, None if most is None else start + most))
 
     def _let_go(self) -> int:

@@ -1,9 +1,9 @@
 """Elements for tests, and a producer that sends until it is killed.
 
-    python -m safekeeper.testing.sending URL SEED
+    python -m safekeeper.testing.sending URL SEED FLOOR
 
-It goes on after the last element that the stream has, sends some elements again, and writes a line with the number of
-the last one whenever `send` has returned.
+It goes on after the last element that the stream has, or after FLOOR, sends some elements again, and writes a line with
+the number of the last one whenever `send` has returned.
 """
 
 from __future__ import annotations
@@ -48,5 +48,5 @@ def send_until_killed(outlet: Outlet, random: Random) -> None:
 
 
 if __name__ == "__main__":
-    with closing(open_outlet(sys.argv[1], readers=["r"])) as opened:
+    with closing(open_outlet(sys.argv[1], readers=["r"], floor=int(sys.argv[3]))) as opened:
         send_until_killed(opened, Random(sys.argv[2]))  # noqa: S311 - it has to be repeatable

@@ -21,11 +21,11 @@ class SoundCarrier:
         return f"store:{url.partition(':')[2]}"
 
     def open_outlet(self, url, readers, floor):
-        opened, options = store._open(self.url(url))
+        opened, options = store.open_store(self.url(url))
         return self.outlet(store.StoredStream(opened, options.stream), readers, floor, options.retention)
 
     def open_inlet(self, url, reader, after):
-        opened, options = store._open(self.url(url))
+        opened, options = store.open_store(self.url(url))
         return self.inlet(store.StoredStream(opened, options.stream), reader, after, options.poll)
 
 
