@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from safekeeper.operators.changes import PieceWriter
+
 if TYPE_CHECKING:
     from safekeeper.operators.core import Core
 
@@ -11,9 +13,9 @@ if TYPE_CHECKING:
 class Part:
     """The state under one key. Change `state`, or set it, inside an event."""
 
-    __slots__ = ("_core", "key", "opened", "since", "state")
+    __slots__ = ("_core", "key", "opened", "since", "state", "writer")
 
-    def __init__(self, core: Core, key: bytes, state: Any, *, opened: bool) -> None:
+    def __init__(self, core: Core, key: bytes, state: Any, writer: PieceWriter | None, *, opened: bool) -> None:
         self._core = core
         self.key = key
         self.state = state
@@ -21,6 +23,8 @@ class Part:
         """Whether it is not in any block yet."""
         self.since = 0
         """The first event, counted from the operator's first, that is not in a record of it; 0 if all are."""
+        self.writer = writer
+        """Writes its records, if its state knows its changes."""
 
     def close(self) -> None:
         """Remove it. The next event of its key opens a new one."""
