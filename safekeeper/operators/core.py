@@ -16,18 +16,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 from math import inf
 from typing import Any, NamedTuple
 
 from safekeeper.errors import BadState
-from safekeeper.journal.block import CHECK, CLOSE, MOVED, OPEN, Block, Moment, Outputs
+from safekeeper.journal.block import CHECK, CLOSE, DELTA, MOVED, OPEN, Block, Moment, Outputs
 from safekeeper.journal.extent import JournalExtent
 from safekeeper.journal.image import Image
 from safekeeper.keeper.serializers import Serializer
+from safekeeper.operators.changes import PieceWriter, has_changes, is_pieces
 from safekeeper.operators.outputs import Emitted
 from safekeeper.operators.part import Part
 from safekeeper.operators.replay import EventReplay
-from safekeeper.policy.capture import Capture, Choice
+from safekeeper.policy.capture import Capture, Choice, What
 from safekeeper.streams.carrier import Position
 
 _CLEAN_AT = 2.0  # records for each part that is alive: above that, old parts are brought forward
@@ -39,7 +41,8 @@ class _Before(NamedTuple):
     """What a key had before an event."""
 
     part: Part | None
-    value: bytes
+    value: Any
+    """The bytes of its state; a copy, if that knows its changes."""
     since: int
     closed: bool
     """Whether the next block is to say that a part of it was closed."""
@@ -68,6 +71,7 @@ class Core:
         self.load_rate, self.replay_rate = _LOAD_RATE, _REPLAY_RATE
         self.opening = 0.0
         """How many seconds it took to open everything, besides loading."""
+        self.event_seconds = self.capture_seconds = 0.0
         self.replay: EventReplay | None = None
         """While events are replayed after a recovery."""
         self._capture, self._fuzzy = capture, capture.fuzzy
@@ -121,18 +125,20 @@ class Core:
     def _touch(self, part: Part) -> Part:
         """Let *part* have changed in this event."""
         if self._undo is not None and part.key not in self._undo:
-            self._undo[part.key] = _Before(part, self._dump(part), part.since, part.key in self._closed)
+            value = self._dump(part) if part.writer is None else deepcopy(part.state)
+            self._undo[part.key] = _Before(part, value, part.since, part.key in self._closed)
         if not part.since:
             part.since = self._event
             self._dirty.append((part.since, part))
         return part
 
-    def look(self, key: bytes) -> Any:
-        """The state of *key*, not to be changed; None if there is none. It is for events of its own part, and for those
-        who ask from outside: what one event sees of another part is not the same in a replay."""
+    def look(self, key: bytes, new: Callable[[], Any] = dict) -> Any:
+        """The state of *key*, not to be changed; None if there is none. *new* is as for `part`. It is for events of its
+        own part, and for those who ask from outside: what one event sees of another part is not the same in a
+        replay."""
         part = self._parts.get(key)
         if part is None:
-            return self._loads(self._cold[key]) if key in self._cold else None
+            return self._load(key, self._cold[key], new)[0] if key in self._cold else None
         return part.state
 
     def emit(self, stream: str, body: bytes, key: bytes = b"") -> None:
@@ -162,6 +168,10 @@ class Core:
         del self._parts[part.key]
         self._closed[part.key] = None
         part.since = 0
+
+    def measured(self, seconds: float) -> None:
+        """So long took an event."""
+        self.event_seconds = _smooth(self.event_seconds, seconds)
 
     def commit(self) -> None:
         """The event is done."""
@@ -208,7 +218,8 @@ class Core:
     def _put_back(self, key: bytes, before: _Before) -> None:
         self._drop(key)  # it may be another one than before
         if before.part is not None:
-            before.part.state, before.part.since = self._loads(before.value), before.since
+            plain = before.part.writer is None
+            before.part.state, before.part.since = self._loads(before.value) if plain else before.value, before.since
             self._parts[key] = before.part
         if before.closed:
             self._closed[key] = None
@@ -226,11 +237,13 @@ class Core:
             raise TypeError(f"the key of a part is bytes, not {type(key).__name__}: encode it first")
         value = self._cold.pop(key, None)
         if value is not None:
-            part = self._parts[key] = Part(self, key, self._load(key, value), opened=False)
+            part = self._parts[key] = Part(self, key, *self._load(key, value, new), opened=False)
             return part
         if self._undo is not None:
             self._undo.setdefault(key, _Before(None, b"", 0, key in self._closed))
-        part = self._parts[key] = Part(self, key, new(), opened=True)
+        state = new()
+        writer = PieceWriter() if has_changes(state) else None
+        part = self._parts[key] = Part(self, key, state, writer, opened=True)
         self._opened.append(part)
         return part
 
@@ -245,15 +258,24 @@ class Core:
             " touch one part; take capture=Every(...)"
         )
 
-    def _dump(self, part: Part) -> bytes:
+    def _dump(self, part: Part, *, whole: bool = True) -> bytes:
         try:
+            if part.writer is not None:
+                return part.writer.dump(part.state, self._dumps, whole=whole)
             return self._dumps(part.state)
         except Exception as error:
             raise BadState(f"part {part.key!r:.80}: {error}") from error
 
-    def _load(self, key: bytes, value: bytes) -> Any:
+    def _load(self, key: bytes, value: bytes, new: Callable[[], Any]) -> tuple[Any, PieceWriter | None]:
         try:
-            return self._loads(value)
+            state = new()
+            if not has_changes(state):
+                if is_pieces(value):
+                    raise TypeError("it was a state that knows its changes: give the new= that made it")
+                return self._loads(value), None
+            writer = PieceWriter()
+            writer.load(state, self._loads, value)
+            return state, writer
         except Exception as error:
             raise BadState(f"part {key!r:.80}: {self._serializer} cannot read its bytes: {error}") from error
 
@@ -282,6 +304,11 @@ class Core:
     def since_block(self) -> float:
         """How many seconds ago the last block was captured."""
         return self._clock() - self._last_block
+
+    @property
+    def trimmed(self) -> int:
+        """How many outputs all readers have acknowledged, since the operator began."""
+        return sum(emitted.acknowledged for emitted in self.streams.values())
 
     @property
     def records(self) -> int:
@@ -314,15 +341,30 @@ class Core:
         what = Choice.CHANGED if now else self._capture.due(self)
         if what is None:
             return None
-        out = {stream: outputs for stream, some in self.streams.items() if (outputs := some.take(number)) is not None}
+        begun = time.thread_time()
+        block = self._capture_block(number, what)
+        self.capture_seconds = _smooth(self.capture_seconds, time.thread_time() - begun)
+        return block
+
+    def _capture_block(self, number: int, what: What) -> Block:
+        out = {
+            stream: outputs
+            for stream, some in self.streams.items()
+            if (outputs := some.take(number, all=self._fuzzy)) is not None
+        }
         keys, kinds, values = self._first_records(what)
         closed = [key for key in self._closed if key not in self._parts]
         keys += closed
         kinds += CLOSE * len(closed)
         values += [b""] * len(closed)
         last = {stream: outputs.last for stream, outputs in out.items()}
-        self._extent.add(number, self.events, keys, closed, last)
+        deltas = {key: at for at, key in enumerate(keys) if kinds[at] == DELTA[0]} if DELTA in kinds else {}
+        self._extent.add(number, self.events, keys, closed, last, deltas)
         for key, kind, value in self._further_records(what, len(keys)):
+            if (at := deltas.pop(key, None)) is not None:  # then there is one record of it, and that is whole
+                self._extent.whole(key)
+                kinds[at], values[at] = CHECK[0], value
+                continue
             self._extent.also(key)
             kinds += kind
             values.append(value)
@@ -332,12 +374,12 @@ class Core:
         self._order, self._run = [], ["", 0]
         self.unsaved = 0
         self._last_block = self._clock()
-        at = Moment(self.events, self.positions.copy())
-        self._moments.append(at)
+        moment = Moment(self.events, self.positions.copy())
+        self._moments.append(moment)
         replay = self._replay_from()
         confirmed = {stream: some.confirmed for stream, some in self.streams.items()}
         return Block(
-            at,
+            moment,
             replay,
             order,
             keys,
@@ -362,21 +404,28 @@ class Core:
         else:
             parts = [part for part in self._opened if part.since and part.opened]
         keys = [part.key for part in parts]
-        values = self._dump_all(parts)
+        values = self._dump_all(parts, whole=what is Choice.ALL)
         kinds = bytearray(CHECK * len(parts))
         for at, part in enumerate(parts):
             if part.opened:
                 kinds[at] = OPEN[0]
                 part.opened = False
+            elif part.writer is not None and part.writer.delta:
+                kinds[at] = DELTA[0]
             part.since = 0
         return keys, kinds, values
 
-    def _dump_all(self, parts: list[Part]) -> list[bytes]:
-        dumps = self._dumps
+    def _dump_all(self, parts: list[Part], *, whole: bool) -> list[bytes]:
+        dumps, dump = self._dumps, self._dump
         try:
-            return [dumps(part.state) for part in parts]
+            return [dumps(part.state) if part.writer is None else dump(part, whole=whole) for part in parts]
+        except BadState:
+            raise
         except Exception:
-            return [self._dump(part) for part in parts]  # which names the part
+            for part in parts:
+                if part.writer is None:
+                    dump(part)  # which names the part
+            raise
 
     def _further_records(self, what: object, count: int) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Other parts that go into the block; each is recorded before the next is looked for."""
@@ -385,6 +434,8 @@ class Core:
             for key in [key for key in (*self._parts, *self._cold) if self._extent.recorded.get(key) != number]:
                 yield self._record(key)
         elif what is Choice.CHANGED:
+            if self._extent.waits_for_readers({stream: some.confirmed for stream, some in self.streams.items()}):
+                return
             for _ in range(count + 1):  # one old one for each new one is enough to keep the extent bounded
                 if self._extent.records <= max(_CLEAN_AT * self.live, _LEAST_RECORDS):
                     break
@@ -465,10 +516,16 @@ class Core:
             emitted = self.streams[stream]
             emitted.confirmed = emitted.released = image.last.confirmed.get(stream, 0)
             emitted.acknowledged = image.last.floor.get(stream, 0)
-        for stream, outputs in image.outputs():
+        for stream, spilled in image.spilled():
+            emitted = self.streams[stream]
+            if spilled.last > emitted.confirmed:
+                emitted.spilled.add(spilled)
+                emitted.nbytes += spilled.nbytes
+                emitted.released = max(emitted.released, spilled.last)
+        for number, stream, outputs in image.outputs():
             emitted = self.streams[stream]
             if outputs.last > emitted.confirmed:
-                emitted.nbytes += emitted.hold(0, outputs)
+                emitted.nbytes += emitted.hold(number, outputs)
         for stream, number in image.last.numbers.items():
             self.streams[stream].number = number
         if image.replay.events < image.at.events:
@@ -477,11 +534,15 @@ class Core:
     def _replayed_part(self, key: bytes, new: Callable[[], Any]) -> Part:
         assert self.replay is not None
         if self.replay.covers(key, self._event):
-            state = self._load(key, self._cold[key]) if key in self._cold else new()
-            return Part(self, key, state, opened=False)  # thrown away: the record has this event already
+            state = self._load(key, self._cold[key], new)[0] if key in self._cold else new()
+            return Part(self, key, state, None, opened=False)  # thrown away: the record has this event already
         return self._touch(self._parts.get(key) or self._bring(key, new))
 
     def _end_of_replayed(self) -> None:
         assert self.replay is not None
         if self.replay.commit(self._event):
             self.replay = None
+
+
+def _smooth(before: float, now: float) -> float:
+    return 0.75 * before + 0.25 * now if before else now

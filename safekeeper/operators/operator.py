@@ -21,19 +21,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import chain
 from threading import Event as Signal
-from threading import Lock, get_ident
+from threading import Lock, Thread, get_ident
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, cast
 
 from safekeeper.backend import Backend
 from safekeeper.errors import BadState, Closed, Conflict, SafekeeperError, Unavailable
-from safekeeper.journal import Journal, Moment
+from safekeeper.journal import Image, Journal, Moment
 from safekeeper.keeper import SafeKeeper
 from safekeeper.keeper.lanes import Bounds
 from safekeeper.keeper.notices import log_safely
@@ -43,8 +44,10 @@ from safekeeper.operators.event import Event
 from safekeeper.operators.feed import Feed
 from safekeeper.operators.guarantee import Kind, Recovery, Release, guarantee
 from safekeeper.operators.pump import Pump
-from safekeeper.policy.capture import Capture, Changed, Lingering
+from safekeeper.policy.capture import Capture, Changed, Lingering, PasteTurns
 from safekeeper.policy.every import Trigger
+from safekeeper.standby.door import OwnerDoor
+from safekeeper.standby.follower import Follower, OnLag, StandbyLag
 from safekeeper.streams.carrier import Inlet, Outlet, Position, StreamElement
 from safekeeper.streams.registry import open_inlet, open_outlet
 
@@ -58,6 +61,7 @@ OnDurable: TypeAlias = Callable[[Mapping[str, Position]], object]
 _HOLD = Bounds(100_000)
 _IN_FLIGHT = 2  # blocks; while they are under way the next one grows
 _ASKED = 8  # events, a power of two: one in so many asks a policy that goes by time; when none comes, the pump does
+_SAMPLED = 31  # events, a power of two less one: one in so many is measured
 _MEASURABLE = 10_000  # records, from which on loading says how quick it is
 _REMEMBERED = 0.99  # of what was measured until the last block
 _REPLAY_COST = 2.0  # to replay an event takes about so much more than to take it
@@ -84,13 +88,20 @@ class Operator:
     linger      seconds between two blocks, unless *capture* says when: events that come meanwhile share the next one.
                 The latency of outputs is a durable write, and at most this before it
     serializer  for the states of parts: as for a `SafeKeeper`
-    hold        how many outputs are kept that no stream is sure to have yet; when they are too many, no event is taken
+    hold        how many outputs are kept in memory that no stream is sure to have yet; when they are too many, no event
+                is taken. Those that wait for a reader over TCP stay in the journal and leave memory from half of that
     undo        whether an event that raises is put back, which costs a serialization of each part it touches. Without
                 it the operator stops and has to be entered anew: it then goes on from its journal
     on_error    with *undo*: gets the event and the error, may emit, and the event counts as taken. Without it the
                 error is raised and the event comes again
     on_durable  gets the positions up to which inputs are not needed any more; called in another thread
     about       what others see of this owner, besides its host and process
+    standby     "warm": if the journal has an owner, entering waits, follows it, and takes over when that is gone. Both
+                have to be started with it
+    lease       with *standby*: for how many seconds an owner may be silent
+    watch       with *standby*: host and port at which others watch this owner. The default is for standbys on this
+                host; port 0 is any that is free
+    on_lag      with *standby*: gets a `StandbyLag` while it waits
     """
 
     def __init__(
@@ -112,6 +123,10 @@ class Operator:
         on_error: OnPoison | None = None,
         on_durable: OnDurable | None = None,
         about: Mapping[str, str] | None = None,
+        standby: Literal["warm"] | None = None,
+        lease: float = 1.5,
+        watch: str = "127.0.0.1:0",
+        on_lag: OnLag = lambda lag: None,
     ) -> None:
         self.name = name
         self.on_durable = on_durable
@@ -121,8 +136,14 @@ class Operator:
             raise ValueError(f"readers= names {min(unknown)!r}, which is not an output")
         if on_error is not None and not undo:
             raise ValueError("on_error= needs undo=True: what a failed event has changed must be put back first")
+        if standby not in (None, "warm") or lease <= 0:
+            raise ValueError(f'standby= takes "warm" or None, lease= more than 0 s; not {standby!r}, {lease}')
+        self._standby, self._lease, self._on_lag = standby, lease, on_lag
+        self._watch_place = _host_and_port(watch)
+        self._follower: Follower | None = None
         self._kind, self._release, self._want = kind, release, want
         self._capture = _capture(capture)
+        self._in_flight = 1 if getattr(self._capture, "one_at_a_time", False) else _IN_FLIGHT
         self._rarely = _ASKED - 1 if linger > 0 and getattr(self._capture, "by_time", False) else 0
         self._serializer = serializer_named(serializer) if isinstance(serializer, str) else serializer
         self._linger, self._hold, self._undo = linger, hold, undo
@@ -156,6 +177,7 @@ class Operator:
         self._left: dict[str, Iterator[StreamElement]] = {}
         self._source = ""
         self._measured = (0, 0.0, 0)  # thread, its processor time and the events then
+        self._sample = 0.0  # the thread's processor time when an event that is measured began
         self._taken = (0.0, 0.0)  # events and their processor time, the last ones counting most
 
     # Opening and closing
@@ -180,20 +202,52 @@ class Operator:
         self._check_guarantee(self._backend)
         self._journal = Journal(keeper, self.name, on_news=self._wake_pump)
         begun = time.monotonic()
-        image = self._journal.own(**self._about)
+        image = self._journal.own(**self._about) if self._standby is None else self._wait_for_turn(stack)
         stack.callback(self._journal.release)
         self._core.restore(image)
         loading = time.monotonic() - begun
-        if (records := image.extent.records) > _MEASURABLE:
+        if self._standby is None and (records := image.extent.records) > _MEASURABLE:
             self._core.load_rate = records / loading
         if self._core.replay is not None:
             _log.info("%s replays %d events", self.name, image.at.events - image.replay.events)
         outlets = {name: self._open_outlet(stack, name, outlet) for name, outlet in self._outputs.items()}
         self._check_outlets(outlets)
-        self._pump = Pump(self, self._core, self._journal, outlets)
+        self._pump = Pump(self, self._core, self._journal, outlets, self._hold)
         self._open_inputs(stack)
         self._pump.start()
         return loading
+
+    def _wait_for_turn(self, stack: ExitStack) -> Image:
+        """Follow the journal until its owner is gone, and take it then."""
+        journal, host = self._journal, self._watch_place[0]
+        turns = self._capture if isinstance(self._capture, PasteTurns) else None
+        follower = Follower(self._backend, self.name, lease=self._lease, on_lag=self._on_lag, turns=turns)
+        self._follower = follower
+        if self._stopped:
+            follower.stop()
+        while True:
+            turn = follower.wait()
+            with ExitStack() as opened:
+                door = OwnerDoor(self._watch_place, self._lease / 3, lambda: journal.acknowledged)
+                opened.callback(door.close)
+                shown = socket.gethostname() if host in ("0.0.0.0", "::") else host
+                try:
+                    image = journal.own_after(turn.after, turn.follow, watch=f"{shown}:{door.port}", **self._about)
+                    if not turn.watched:
+                        follower.let_others_claim()
+                        journal.check()
+                except Conflict:
+                    continue  # another one was quicker, or came at the same moment: it is followed
+                door.mark = journal.mark
+                stack.push(opened.pop_all())
+            self._follower = None
+            Thread(target=follower.end, name="safekeeper-standby", daemon=True).start()  # nobody waits for that
+            return image
+
+    @property
+    def lag(self) -> StandbyLag | None:
+        """How far this standby is behind; None if it is not one."""
+        return None if self._follower is None else self._follower.lag
 
     def _check_guarantee(self, store: Backend) -> None:
         before = self.guarantee
@@ -292,7 +346,11 @@ class Operator:
             self._bell.wait(min(left, _LOOK))
 
     async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.__enter__)
+        try:
+            return await asyncio.to_thread(self.__enter__)
+        except asyncio.CancelledError:
+            self.stop()  # nobody waits for the turn any more
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -365,6 +423,7 @@ class Operator:
             self._lock.release()
             raise
         self._event, self._begun, self._event_thread = event, True, get_ident()
+        self._sample = 0.0 if self._core.events & _SAMPLED else time.thread_time()
         self._mine = (self._event_thread, event)
 
     def _leave(self, event: Event, error: BaseException | None) -> bool:
@@ -403,6 +462,9 @@ class Operator:
 
     def _finish(self) -> None:
         """The event under way is done."""
+        if self._sample:
+            self._core.measured(max(time.thread_time() - self._sample, 0.0))
+            self._sample = 0.0
         try:
             self._core.commit()
             if self._release == "at-once":
@@ -457,6 +519,8 @@ class Operator:
     def stop(self) -> None:
         """Let the iteration end after the present event. Any thread may call it."""
         self._stopped = True
+        if self._follower is not None:
+            self._follower.stop()
         self._ring()
 
     def _advance(self) -> Event | None:
@@ -510,7 +574,7 @@ class Operator:
     def _append(self, *, now: bool = False) -> None:
         """Append a block, if one is due and not too many are under way. With the lock held, between events."""
         journal = self._journal
-        if journal.in_flight >= _IN_FLIGHT:
+        if journal.in_flight >= self._in_flight:
             return
         block = self._core.capture(journal.next_number, now=now)
         if block is None:
@@ -596,6 +660,13 @@ class Operator:
     def ring(self) -> None:
         """Let whoever waits look again; for the pump."""
         self._ring()
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"watch= takes host:port, such as 0.0.0.0:7000, not {text!r}")
+    return host.strip("[]"), int(port)
 
 
 def _capture(capture: Capture | Trigger | None) -> Capture:

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from threading import Event as Signal
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -17,7 +18,9 @@ from safekeeper.keeper.backoff import Backoff
 from safekeeper.keeper.lanes import Bounds
 from safekeeper.keeper.notices import log_safely
 from safekeeper.operators.core import Core
-from safekeeper.streams.carrier import Outlet, StreamElement
+from safekeeper.operators.outputs import Emitted
+from safekeeper.streams.carrier import Outlet, StreamElement, SupportsEpoch, SupportsNotice, SupportsSpill
+from safekeeper.streams.retained import number_of
 
 if TYPE_CHECKING:
     from safekeeper.operators.operator import Operator
@@ -28,27 +31,56 @@ _ASK_READERS = 0.1  # seconds between questions how far readers have come, where
 _ASK_RARELY = 1.0  # where it is only to trim
 _LOOK_AGAIN = 0.01  # seconds between questions whether a block is due, after the linger
 _CHECK = 5.0  # seconds after which an operator without events looks whether it still owns its journal
+_READ_BACK = 16  # blocks that are read together for a reader that comes back
 _BACKOFF = Backoff(first=0.01, most=1.0)
 
 
 class Pump:
     """Acknowledges blocks, sends what is released, and has a block appended when there was no event for a while."""
 
-    def __init__(self, operator: Operator, core: Core, journal: Journal, outlets: Mapping[str, Outlet]) -> None:
+    def __init__(
+        self, operator: Operator, core: Core, journal: Journal, outlets: Mapping[str, Outlet], hold: Bounds
+    ) -> None:
+        self._keep = Bounds(max(hold.count // 2, 1), max(hold.nbytes // 2, 1))
         self._operator, self._core, self._journal, self._outlets = operator, core, journal, outlets
         self._signal = Signal()
         self._stopping = False
         self._at_once: deque[tuple[str, Outputs]] = deque()  # to be sent before all others
         self._acknowledged = journal.acknowledged
         self._asked = 0.0
+        self._noticed = False
         self._checked = time.monotonic()
         self._working = True
         self._thread = Thread(target=self._run, name=f"safekeeper-operator-{operator.name}", daemon=True)
 
     def start(self) -> None:
         """Begin, with what was not confirmed before the recovery: nothing new may overtake it."""
-        self._at_once.extend(self._core.release(0))
+        for outlet in self._outlets.values():
+            if isinstance(outlet, SupportsEpoch):
+                outlet.begin_epoch(self._journal.mark.epoch)
+            if isinstance(outlet, SupportsNotice):
+                outlet.on_acknowledged(self._notice)
+        for stream, emitted in self._core.streams.items():
+            if emitted.spilled.last > emitted.confirmed:
+                self._offer_spilled(stream, emitted)
+        self._at_once.extend(self._core.release(self._journal.acknowledged))
         self._thread.start()
+
+    def _offer_spilled(self, stream: str, emitted: Emitted) -> None:
+        """What a recovery has left in the journal: whoever sends the stream fetches it, or gets it now."""
+        outlet = self._outlets[stream]
+        if isinstance(outlet, SupportsSpill):
+            outlet.spill(emitted.spilled.last, partial(self._fetch, stream))
+            return
+        number = emitted.confirmed
+        while number < emitted.spilled.last and (outputs := self._read_back(stream, number)):
+            self._at_once.extend((stream, some) for some in outputs)
+            number = outputs[-1].last
+
+    def _notice(self) -> None:
+        """A reader has acknowledged something."""
+        self._noticed = True
+        self._signal.set()
 
     def stop(self) -> None:
         """End; what was not sent will be sent by the next owner."""
@@ -83,9 +115,44 @@ class Pump:
     def has_room(self, bounds: Bounds) -> bool:
         """Whether more outputs may be emitted."""
         for emitted in self._core.streams.values():
-            if emitted.held >= bounds.count or emitted.held_bytes >= bounds.nbytes:
+            if emitted.in_memory >= bounds.count or emitted.bytes_in_memory >= bounds.nbytes:
                 return False
         return True
+
+    def _spill(self) -> None:
+        """Let outputs leave memory that are in the journal and were sent, if readers leave too many of them."""
+        for stream, outlet in self._outlets.items():
+            emitted = self._core.streams[stream]
+            if emitted.in_memory <= self._keep.count and emitted.bytes_in_memory <= self._keep.nbytes:
+                continue
+            if not isinstance(outlet, SupportsSpill):
+                continue
+            before = emitted.spilled.last
+            upto = emitted.spill(self._acknowledged, self._keep.count // 2, self._keep.nbytes // 2)
+            if upto > max(before, emitted.confirmed):
+                if before <= emitted.confirmed:
+                    self._tell_who_is_behind(stream, outlet)
+                outlet.spill(upto, partial(self._fetch, stream))
+
+    def _tell_who_is_behind(self, stream: str, outlet: Outlet) -> None:
+        acknowledged = outlet.acknowledged()
+        slowest = min(acknowledged, key=acknowledged.__getitem__, default="nobody")
+        text = "output %s: reader %s has acknowledged %d of %d: what it lacks is kept in the journal"
+        log_safely(_log.warning, text, stream, slowest, acknowledged.get(slowest, 0), outlet.last)
+
+    def _fetch(self, stream: str, number: int, most: int) -> list[StreamElement]:
+        """As `Fetch`: what has left memory, from the journal."""
+        found: list[StreamElement] = []
+        for outputs in self._read_back(stream, number):
+            found += [element for element in _elements(outputs) if number_of(element) > number]
+            if len(found) >= most:
+                break
+        return found[:most]
+
+    def _read_back(self, stream: str, number: int) -> list[Outputs]:
+        """Outputs after *number* that are in blocks; none if they are confirmed by now."""
+        blocks = self._core.streams[stream].spilled.after(number, _READ_BACK)
+        return [block.out[stream] for block in self._journal.read(blocks) if stream in block.out]
 
     def _run(self) -> None:
         try:
@@ -118,8 +185,10 @@ class Pump:
             self._acknowledged = number
             self._operator.acknowledged(number)
             self._checked = time.monotonic()
-        self._operator.append_if_idle()
+            self._journal.clean()
         self._ask_readers()
+        self._spill()
+        self._operator.append_if_idle()
         self._check_owner()
 
     def _check_owner(self) -> None:
@@ -134,11 +203,7 @@ class Pump:
             self._send(stream, outputs)
 
     def _send(self, stream: str, outputs: Outputs) -> None:
-        outlet = self._outlets[stream]
-        elements = [
-            StreamElement(number, body, key)
-            for number, (key, body) in enumerate(zip(outputs.keys, outputs.bodies, strict=True), outputs.first)
-        ]
+        outlet, elements = self._outlets[stream], _elements(outputs)
         failures = 0
         while not self._stopping:
             try:
@@ -165,9 +230,9 @@ class Pump:
         """Learn what readers have acknowledged: it need not be kept any longer."""
         waiting = any(emitted.confirmed < emitted.released for emitted in self._core.streams.values())
         now = time.monotonic()
-        if now - self._asked < (_ASK_READERS if waiting else _ASK_RARELY):
+        if now - self._asked < (_ASK_READERS if waiting else _ASK_RARELY) and not self._noticed:
             return
-        self._asked = now
+        self._asked, self._noticed = now, False
         for stream, outlet in self._outlets.items():
             try:
                 acknowledged = outlet.acknowledged()
@@ -177,3 +242,8 @@ class Pump:
             emitted.acknowledged = max(min(acknowledged.values(), default=0), emitted.acknowledged)
             if not outlet.retains:  # without readers nobody is waited for
                 self._core.confirm(stream, emitted.acknowledged if acknowledged else emitted.released)
+
+
+def _elements(outputs: Outputs) -> list[StreamElement]:
+    columns = zip(outputs.keys, outputs.bodies, strict=True)
+    return [StreamElement(number, body, key) for number, (key, body) in enumerate(columns, outputs.first)]

@@ -18,7 +18,7 @@ class EventReplay:
         self._end = image.at
         self._runs = deque(image.order())
         self._emitted: dict[int, list[tuple[str, bytes, bytes]]] = {}  # by event, as it was
-        for stream, outputs in image.outputs():
+        for _, stream, outputs in image.outputs():
             for event, key, body in zip(outputs.events, outputs.keys, outputs.bodies, strict=True):
                 self._emitted.setdefault(event, []).append((stream, key, body))
         self._now: list[tuple[str, bytes, bytes]] = []

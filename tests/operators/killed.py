@@ -8,6 +8,7 @@ import faulthandler
 import json
 import os
 import sys
+import time
 import traceback
 
 from safekeeper import Conflict, Every
@@ -35,8 +36,9 @@ def window(operator, event):
         part.close()
 
 
-def work(store, streams, capture, inputs, count):
-    """Be an operator until both inputs are at their ends."""
+def work(store, streams, capture, inputs, count, notes):
+    """Be an operator until both inputs are at their ends. Note how it began: with nothing, in the middle or at the
+    end."""
     settings = dict(CAPTURES[capture])
     if callable(settings.get("capture")):
         settings["capture"] = settings["capture"]()
@@ -50,11 +52,17 @@ def work(store, streams, capture, inputs, count):
         **settings,
     )
     with operator:
-        if operator.events == len(inputs) * count:
+        begun = operator.events > 0 or operator.expects is not None
+        done = operator.events == len(inputs) * count
+        with open(notes, "a") as file:
+            file.write("at the end\n" if done else "in the middle\n" if begun else "anew\n")
+        if done:
             return
         for event in operator:
             window(operator, event)
             operator.emit("order", b"%s %d" % (event.source.encode(), event.position))
+            if operator.events % 8 == 0:
+                time.sleep(0.002)  # or most would be done before they are killed
             if operator.events + 1 == len(inputs) * count:
                 operator.stop()
 

@@ -19,6 +19,7 @@ from safekeeper.policy import Changed, Choice, Eventual, Every
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
 SEEDS = range(1_000 if LONG else 150)
 EVENTS, WINDOW, KEYS = 120, 3, 5
+NEW = list  # what makes the states of parts
 
 
 class AnyTime:
@@ -66,7 +67,7 @@ def apply(core, source, position, values):
     """Windows of three, an average each, over events of both inputs; the key is in the value."""
     core.begin(source, position)
     value = values[position - 1]
-    part = core.part(b"%d" % (value % KEYS), list)
+    part = core.part(b"%d" % (value % KEYS), NEW)
     part.state.append((value if source == "a" else value * 3) % 1000)
     if len(part.state) == 1:
         core.emit("opened", b"%d" % value)
@@ -79,18 +80,18 @@ def apply(core, source, position, values):
 def fail(core, source, position, random):
     """An event that does whatever it likes and then raises; it is put back, and comes again."""
     core.begin(source, position)
-    part = core.part(b"%d" % random.randrange(KEYS), list)
+    part = core.part(b"%d" % random.randrange(KEYS), NEW)
     for _ in range(random.randrange(4)):
         match random.randrange(4):
             case 0:
                 part.state.append(random.randrange(1000))
             case 1:
-                part.state = []
+                part.state = NEW()
             case 2:
                 core.emit("windows", b"never to be seen")
             case 3:
                 part.close()
-                part = core.part(part.key, list)
+                part = core.part(part.key, NEW)
     core.abort()
     core.skip()
 
@@ -126,7 +127,7 @@ class Run:
         image.check()
         core.restore(image)
         del self.taken[image.at.events :]
-        self.send(0)
+        self.send(self.number)
         while core.replay is not None:
             self.apply(core.replay.expects)
 

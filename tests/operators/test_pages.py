@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -58,6 +59,27 @@ def test_errors_are_found_once_although_the_file_is_read_in_pieces(folder):
         if b"ERROR" in line:
             expected.append((host, b"line %d: %b" % (seen[host], line.strip())))
     assert [(element.key, element.body) for element in read_all(urls["ERRORS"])] == expected
+
+
+def test_windows_are_counted_once_although_the_file_is_read_in_pieces(folder):
+    random = Random(1)
+    times = sorted(random.uniform(0, 600) for _ in range(500))
+    lines = [b"%.3f %s\n" % (at, random.choice([b"/", b"/a", b"/b"])) for at in times]
+    traffic = f"store:log://{folder}/traffic?stream=traffic"
+    environment = {"STORE": f"log://{folder}/journal", "LOG": str(folder / "requests"), "TRAFFIC": traffic}
+    for begin in range(0, 500, 125):
+        with (folder / "requests").open("ab") as file:
+            file.writelines(lines[begin : begin + 125])
+        assert start(folder, "traffic.py", **environment).wait(60) == 0, (folder / "services.log").read_text()
+    requests = [(float(at), page) for at, page in map(bytes.split, lines)]
+    expected = Counter()
+    for page in (b"/", b"/a", b"/b"):
+        mine = [at for at, other in requests if other == page]
+        for begin in range(-60, 600, 10):
+            count = sum(begin <= at < begin + 60 for at in mine)
+            if count and begin + 60 <= mine[-1]:
+                expected[page, b"%d in the minute from %d" % (count, begin)] += 1
+    assert Counter((element.key, element.body) for element in read_all(traffic)) == expected
 
 
 @pytest.mark.crash
