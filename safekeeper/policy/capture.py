@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from safekeeper.policy.every import Trigger
 
@@ -13,7 +13,7 @@ class Capture(Protocol):
     """Decides when a block is appended and what is in it.
 
     One with `by_time = True` is never due before the linger is over: it is asked after one in some events, not after
-    each.
+    each. One with `one_at_a_time = True` is not asked while a block is under way.
     """
 
     fuzzy: bool
@@ -61,6 +61,10 @@ class CaptureView(Protocol):
         """How many seconds are to be between two blocks, so that several events share one."""
 
     @property
+    def trimmed(self) -> int:
+        """How many outputs all readers have acknowledged, since the operator began."""
+
+    @property
     def live(self) -> int:
         """How many parts there are."""
 
@@ -81,6 +85,14 @@ class CaptureView(Protocol):
         """How many events are replayed in a second."""
 
     @property
+    def event_seconds(self) -> float:
+        """How many seconds of processor time an event takes, of those that were measured."""
+
+    @property
+    def capture_seconds(self) -> float:
+        """How many seconds of processor time a capture takes, of the last ones."""
+
+    @property
     def opening(self) -> float:
         """How many seconds recovery takes besides: until the store and the streams are open."""
 
@@ -89,6 +101,38 @@ class CaptureView(Protocol):
 
     def oldest_change(self) -> bytes | None:
         """The part with the oldest event that is not in a record."""
+
+
+class PasteView(Protocol):
+    """A standby, seen from here: what it has received of an operator, and has not pasted yet."""
+
+    @property
+    def owner(self) -> str:
+        """The process that owns the operator: those of one owner are recovered one after the other."""
+
+    @property
+    def waiting(self) -> float:
+        """How many seconds it takes to paste what was received; 0 if nothing waits."""
+
+    @property
+    def waited(self) -> float:
+        """How many seconds ago the oldest of it came."""
+
+    @property
+    def load(self) -> float:
+        """How many seconds the owner processes events in a second, by what its blocks say."""
+
+    @property
+    def recovery(self) -> float:
+        """How many seconds it would take to paste what waits, and to process again what is in no block."""
+
+
+@runtime_checkable
+class PasteTurns(Protocol):
+    """A `Capture` that also decides when standbys of the same process paste."""
+
+    def may_paste(self, view: PasteView) -> bool:
+        """Whether it is the turn of *view* to paste all that waits. Asked again and again while something does."""
 
 
 class Lingering:

@@ -5,11 +5,12 @@ from itertools import islice
 
 import pytest
 
-from safekeeper.policy import Changed, Choice, Eventual, Every
+from safekeeper.operators.outputs import Emitted
+from safekeeper.policy import Changed, Choice, Eventual, Every, Sweep, Together
 from safekeeper.policy.capture import Lingering
 
 
-@dataclass
+@dataclass(eq=False)
 class Seen:
     """An operator, as a policy sees it; each part that is recorded makes recovery shorter."""
 
@@ -17,6 +18,7 @@ class Seen:
     waited: float = 1.0
     since_block: float = 1.0
     linger: float = 0.005
+    trimmed: int = 0
     live: int = 100
     records: int = 100
     replayed: int = 0
@@ -111,3 +113,89 @@ class TestEventual:
     def test_mistakes_are_named(self, settings):
         with pytest.raises(ValueError, match=r"recover_within|budget"):
             Eventual(**settings)
+
+
+class TestSweep:
+    def test_a_trim_is_what_it_waits_for(self):
+        sweep, view = Sweep(at_least=5.0), Seen()
+        view.unsaved, view.waited, view.trimmed = 10, 1.0, 0
+        assert sweep.due(view) is None
+        view.trimmed = 3
+        assert sweep.due(view) is Choice.CHANGED
+        assert sweep.due(view) is None
+        view.trimmed, view.unsaved = 4, 0
+        assert sweep.due(view) is None  # nothing is new; the trim is not forgotten
+        view.unsaved = 1
+        assert sweep.due(view) is Choice.CHANGED
+
+    def test_operators_may_share_it(self):
+        sweep, one, other = Sweep(), Seen(), Seen()
+        one.trimmed, other.trimmed = 100, 3
+        assert sweep.due(one) is sweep.due(other) is Choice.CHANGED
+        assert sweep.due(one) is sweep.due(other) is None
+
+    def test_a_reader_that_is_away_does_not_keep_it_for_ever(self):
+        sweep, view = Sweep(at_least=5.0, whole=True), Seen()
+        view.unsaved, view.waited, view.trimmed = 1, 4.9, 0
+        assert sweep.due(view) is None
+        view.waited = 5.0
+        assert sweep.due(view) is Choice.ALL
+
+    def test_together_is_due_for_all_at_the_same_moment(self):
+        now = [10.1]
+        together = Together(0.5, clock=lambda: now[0])
+        one, other = Seen(), Seen()
+        one.unsaved = other.unsaved = 1
+        assert together.due(one) is together.due(other) is None
+        now[0] = 10.6
+        assert together.due(one) is together.due(other) is Choice.CHANGED
+        assert together.due(one) is None
+
+    def test_settings_that_make_no_sense_are_refused(self):
+        with pytest.raises(ValueError, match="at_least"):
+            Sweep(at_least=0)
+        with pytest.raises(ValueError, match="together every"):
+            Together(0)
+
+
+class TestOutputsOfABlock:
+    def test_what_readers_have_acknowledged_before_it_is_not_in_it(self):
+        emitted = Emitted()
+        for number in range(1, 6):
+            emitted.events.append(number)
+            emitted.keys.append(b"")
+            emitted.bodies.append(b"%d" % number)
+            emitted.nbytes += 1
+        assert emitted.fresh().last == 5
+        emitted.confirm(3)
+        outputs = emitted.take(1, all=False)
+        assert (outputs.first, outputs.bodies) == (4, [b"4", b"5"])
+        assert (emitted.number, emitted.held, emitted.held_bytes) == (5, 2, 2)
+        emitted.confirm(5)
+        assert (emitted.held, emitted.held_bytes) == (0, 0)
+
+    def test_a_block_has_none_if_all_are_acknowledged(self):
+        emitted = Emitted()
+        emitted.events, emitted.keys, emitted.bodies, emitted.nbytes = [1], [b""], [b"x"], 1
+        emitted.fresh()
+        emitted.confirm(1)
+        assert emitted.take(1, all=False) is None
+        assert (emitted.number, emitted.held, emitted.held_bytes) == (1, 0, 0)
+
+    def test_bytes_are_counted_right_if_a_reader_acknowledges_meanwhile(self):
+        emitted = Emitted()
+
+        class Confirming(bytes):
+            """What is confirmed by another thread just when its length is asked for."""
+
+            def __len__(self):
+                emitted.confirm(2)
+                return 1
+
+        emitted.events, emitted.keys, emitted.bodies, emitted.nbytes = [1], [b""], [b"x"], 1
+        emitted.take(1, all=False)
+        emitted.events, emitted.keys, emitted.bodies, emitted.nbytes = [2], [b""], [Confirming(b"y")], 2
+        emitted.fresh()
+        emitted.confirmed = 2
+        assert emitted.take(2, all=False) is None
+        assert (emitted.held, emitted.held_bytes) == (0, 0)
