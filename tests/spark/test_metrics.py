@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import functions as F
 
+from safekeeper.spark.build import spark_home, spark_version
+
+MINOR = spark_version(spark_home())
 STATE = "spark.sql.streaming.stateStore."
 
 
@@ -13,11 +16,11 @@ def sums(left):
 
 
 @pytest.fixture
-def ran(spark, ours, runner, events):
+def ran(ours, runner, events, unload):
     """A query after a restart with nothing in memory."""
     run = runner(sums, {"left": events(1, batches=4)}, ours(), "update")
     run.run(0, 1, 2)
-    spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+    unload()
     run.run(3)
     return run
 
@@ -50,3 +53,23 @@ def test_the_ui_shows_them_with_the_operator(spark, ran):
         "size of the commits as they were sent",
         "size of the changes that a restart would have to replay",
     } <= {metric.apply(at).name() for metric in metrics for at in range(metric.size())}
+
+
+@pytest.mark.skipif(MINOR < "4.1", reason="Spark 4.0 does not look for it")
+@pytest.mark.parametrize(("each", "told"), ((1, {1: 1, 2: 2}), (10, {1: 1, 2: 1})))
+def test_spark_does_not_take_our_stores_for_behind_with_snapshots(each, told, spark, ours, runner, events):
+    """It warns of those that are more than 50 versions behind: so what it was told, as a batch begins, shows there."""
+    behind = {}
+
+    def look(rows, batch):
+        (query,) = sums_of.session.streams.active
+        run = spark._jvm.java.util.UUID.fromString(query.runId)
+        driver = sums_of.session._jsparkSession.streams().stateStoreCoordinator()
+        behind[batch] = [driver.getLaggingStoresForTesting(run, newest, True).size() for newest in range(50, 54)]
+
+    settings = {**ours(), STATE + "minDeltasForSnapshot": str(each)}
+    sums_of = runner(sums, {"left": events(1, batches=3)}, settings, "update", look)
+    sums_of.run(0, 1, 2)
+    stores = int(spark.conf.get("spark.sql.shuffle.partitions"))
+    for batch, version in told.items():
+        assert behind[batch] == [stores if newest - version > 50 else 0 for newest in range(50, 54)]

@@ -9,7 +9,8 @@ on the disk of `--folder`. `safekeeper` keeps it in `log:` with every commit syn
 kept in a file, and only those are run that are not there yet.
 
 Columns, in ms and MB: what a batch took, and its updates and commits as sums over the tasks; restart to the end of the
-first batch; the most memory resident until then, of JVM and agent together and of the agent alone; files of the state
+first batch; the most memory resident until then, of JVM and agent together, what of it no file is behind at the end
+(anon), and of the agent alone; files of the state
 that the measured batches made or appended to, in all and in a batch; how much was added to them; and what the processes
 sent to disks, shuffles and local files included. What Spark itself writes into a checkpoint is named below the table.
 """
@@ -31,17 +32,17 @@ from rich.console import Console
 
 from safekeeper.bench.harness.interleave import rotated
 from safekeeper.bench.harness.machine import Machine
-from safekeeper.bench.studies.spark.arms import SETTINGS, build_floor
+from safekeeper.bench.studies.spark.arms import BEFORE, SETTINGS, build_floor
 from safekeeper.bench.studies.spark.report import Results, goals, left_out, own_logs, tables, to_html
 from safekeeper.bench.studies.spark.run import Measured, SparkTurn
-from safekeeper.bench.studies.spark.workloads import QUICK, WORKLOADS, SizedQuery, write_inputs
+from safekeeper.bench.studies.spark.workloads import LARGE, QUICK, WORKLOADS, SizedQuery, write_inputs
 
 
 class Bench:
     """Runs turns below a folder and remembers what they found, in *runs* if that is a file."""
 
-    def __init__(self, folder: Path, runs: Path | None) -> None:
-        self._folder, self._runs = folder, runs
+    def __init__(self, folder: Path, runs: Path | None, before: Path | None = None) -> None:
+        self._folder, self._runs, self._before = folder, runs, before
         self._floor: Path | None = None
         self._inputs: dict[str, list[Path]] = {}
         self._found: dict[SizedQuery, Results] = {}
@@ -72,7 +73,12 @@ class Bench:
             self._inputs[workload.name] = write_inputs(workload, self._folder / "inputs" / workload.name)
         with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as folder:
             turn = SparkTurn(
-                workload, arm, [str(path) for path in self._inputs[workload.name]], folder, str(self._floor)
+                workload,
+                arm,
+                [str(path) for path in self._inputs[workload.name]],
+                folder,
+                str(self._floor),
+                str(self._before or ""),
             )
             command = [sys.executable, "-m", "safekeeper.bench.studies.spark.run"]
             done = subprocess.run(command, input=json.dumps(asdict(turn)), capture_output=True, text=True)
@@ -110,9 +116,10 @@ def main() -> None:
         "--only",
         default="",
         metavar="NAMES",
-        help=f"some of {', '.join(WORKLOADS)}; with --quick of {', '.join(QUICK)}",
+        help=f"some of {', '.join(WORKLOADS)}, with --quick of {', '.join(QUICK)}; also {', '.join(LARGE)}",
     )
     parser.add_argument("--arms", default="", metavar="NAMES", help=f"some of {', '.join(SETTINGS)}")
+    parser.add_argument("--before", type=Path, help="the jar of another version of ours, which is an arm then: before")
     parser.add_argument("--rounds", type=int, help="how often each arm has its turn")
     parser.add_argument("--batches", type=int, help="how many batches are measured")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no turn after so long")
@@ -120,14 +127,16 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, help="where finished turns are kept, to go on with the others later")
     parser.add_argument("--html", type=Path, help="where a page with plots goes")
     options = parser.parse_args()
-    known = QUICK if options.quick else WORKLOADS
-    workloads = [known[name] for name in chosen(options.only, list(known), "workload")]
+    usual = QUICK if options.quick else WORKLOADS
+    known = usual | LARGE
+    workloads = [known[name] for name in chosen(options.only, list(known if options.only else usual), "workload")]
     if options.batches:
         workloads = [replace(workload, batches=options.batches) for workload in workloads]
-    arms = chosen(options.arms, list(SETTINGS), "state store")
+    known_arms = [*SETTINGS, *([BEFORE] if options.before else [])]
+    arms = chosen(options.arms, known_arms, "state store")
     end = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        bench = Bench(Path(folder), options.runs)
+        bench = Bench(Path(folder), options.runs, options.before)
         for workload, arm, number in plan(workloads, arms, options.rounds or (1 if options.quick else 5)):
             if time.monotonic() < end:
                 bench.run(workload, arm, number)

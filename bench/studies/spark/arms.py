@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from safekeeper.spark import configure
 from safekeeper.spark.build import SHIMS, build, spark_home, spark_version
 
-OURS, FLOOR, OBJECTS = "safekeeper", "floor", "hdfs"
+OURS, BEFORE, FLOOR, OBJECTS = "safekeeper", "before", "floor", "hdfs"
 
 _STATE = "spark.sql.streaming.stateStore."
 _ROCKSDB = {_STATE + "providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"}
@@ -29,7 +29,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 """What Spark is told, by arm. `tuned` is RocksDB with changelog, a larger cache and no counting of rows."""
 
-COUNTS_ROWS = frozenset(SETTINGS) - {FLOOR, "tuned"}
+COUNTS_ROWS = frozenset(SETTINGS) - {FLOOR, "tuned"} | {BEFORE}
 """The arms that say how many rows their state has."""
 
 
@@ -41,10 +41,14 @@ def build_floor(folder: Path) -> Path:
     return jar
 
 
-def with_arm(builder: SparkSession.Builder, arm: str, floor: Path, store: Path) -> SparkSession.Builder:
-    """Let *builder* make a session whose queries keep their state in *arm*; ours keeps it below *store*."""
-    if arm == OURS:
-        return configure(builder, f"log://{store}")
+def with_arm(builder: SparkSession.Builder, arm: str, floor: Path, before: Path, store: Path) -> SparkSession.Builder:
+    """Let *builder* make a session whose queries keep their state in *arm*; ours keeps it below *store*.
+
+    The arm `before` is ours with the jar *before*, of another version.
+    """
+    if arm in (OURS, BEFORE):
+        configure(builder, f"log://{store}")
+        return builder.config("spark.jars", str(before)) if arm == BEFORE else builder
     if arm == FLOOR:
         builder.config("spark.jars", str(floor))
     for name, value in SETTINGS[arm].items():

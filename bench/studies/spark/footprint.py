@@ -71,6 +71,12 @@ def peak_memory(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
+def anonymous_memory(pid: int) -> int:
+    """The bytes that a process has resident and that no file is behind: the kernel cannot drop them."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+
 def bytes_to_disk(pid: int) -> int:
     """How many bytes a process has caused to be written to disks so far."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()

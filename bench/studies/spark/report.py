@@ -18,7 +18,7 @@ from safekeeper.bench.harness.goals import Goal
 from safekeeper.bench.harness.interleave import Spread
 from safekeeper.bench.harness.machine import Machine
 from safekeeper.bench.harness.plots import figure, legend, page
-from safekeeper.bench.studies.spark.arms import FLOOR, OURS, SETTINGS
+from safekeeper.bench.studies.spark.arms import BEFORE, FLOOR, OURS, SETTINGS
 from safekeeper.bench.studies.spark.run import BatchCost, Measured
 from safekeeper.bench.studies.spark.workloads import SizedQuery
 from safekeeper.bench.ycsb.report import html_table
@@ -30,6 +30,7 @@ MEASURES: dict[str, Callable[[Measured], float]] = {
     "commit max": lambda turn: max(batch.commit_ms for batch in turn.batches),
     "restart": lambda turn: turn.restart_ms,
     "RSS": lambda turn: (turn.jvm_bytes + turn.agent_bytes) / 1e6,
+    "anon": lambda turn: turn.anonymous_bytes / 1e6,
     "agent": lambda turn: turn.agent_bytes / 1e6,
     "files": lambda turn: turn.files,
     "a batch": lambda turn: statistics.median(batch.files for batch in turn.batches),
@@ -38,7 +39,7 @@ MEASURES: dict[str, Callable[[Measured], float]] = {
 }
 """What is shown of a turn: times in ms, sizes in MB. `__main__` says what the names mean."""
 
-_COMPARED = ("trigger", "update", "commit", "commit max", "restart", "RSS", "MB")
+_COMPARED = ("trigger", "update", "commit", "commit max", "restart", "RSS", "anon", "MB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Results:
     @property
     def arms(self) -> list[str]:
         """The arms that have run, in the order of the tables."""
-        return [arm for arm in SETTINGS if self.turns.get(arm)]
+        return [arm for arm in (*SETTINGS, BEFORE) if self.turns.get(arm)]
 
     def spread(self, arm: str, measure: str) -> Spread:
         """An arm's number over the rounds."""

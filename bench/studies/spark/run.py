@@ -25,7 +25,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from safekeeper.bench.studies.spark.arms import COUNTS_ROWS, OBJECTS, with_arm
-from safekeeper.bench.studies.spark.footprint import Watch, bytes_to_disk, peak_memory
+from safekeeper.bench.studies.spark.footprint import Watch, anonymous_memory, bytes_to_disk, peak_memory
 from safekeeper.bench.studies.spark.workloads import QUERIES, SCHEMA, SizedQuery
 from safekeeper.testing.processes import AGENT, descendants
 
@@ -51,6 +51,8 @@ class SparkTurn:
     """Empty, and on the disk that is to be measured."""
     floor: str
     """The jar of the provider that stores nothing."""
+    before: str = ""
+    """The jar of another version of ours."""
 
     @classmethod
     def of(cls, text: str) -> SparkTurn:
@@ -89,6 +91,8 @@ class Measured:
     own_bytes: int
     disk_bytes: int
     """What JVM and agent wrote to disks, shuffles and local files of a store included."""
+    anonymous_bytes: int = 0
+    """What JVM and agent had in memory that no file is behind, at the end of the measured batches."""
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Measured:
@@ -158,6 +162,7 @@ def measure(turn: SparkTurn) -> Measured:
         progress = query.progress()
         _check(progress[-1], turn)
         jvm_bytes, agent_bytes = _memory()
+        anonymous_bytes = sum(map(anonymous_memory, _processes()))
         query.stop()
         query.add()
         started = time.perf_counter()
@@ -176,6 +181,7 @@ def measure(turn: SparkTurn) -> Measured:
         own_files=len(own_grown),
         own_bytes=sum(own_grown.values()),
         disk_bytes=disk_bytes,
+        anonymous_bytes=anonymous_bytes,
     )
 
 
@@ -188,7 +194,7 @@ def _session(turn: SparkTurn) -> SparkSession:
     sizes = {"spark.driver.memory": heap, "spark.sql.shuffle.partitions": turn.workload.partitions}
     for name, value in {**_SETTINGS, **places, **sizes}.items():
         builder.config(name, str(value))
-    return with_arm(builder, turn.arm, Path(turn.floor), folder / "store").getOrCreate()
+    return with_arm(builder, turn.arm, Path(turn.floor), Path(turn.before), folder / "store").getOrCreate()
 
 
 def _batch(progress: StreamingQueryProgress, files: int) -> BatchCost:

@@ -92,6 +92,12 @@ WORKLOADS = _by_name(
     SizedQuery("partitions-200", "aggregation", 100_000, 100_000, 1, warm_ups=1, batches=5, partitions=200),
 )
 
+LARGE = _by_name(
+    SizedQuery("aggregation-20M", "aggregation", 20_000_000, 100_000, 20, heap="1g"),
+    SizedQuery("aggregation-100M", "aggregation", 100_000_000, 100_000, 100, heap="2g", batches=5),
+)
+"""State beyond the heap, only where it is asked for by name: not every arm can do it."""
+
 QUICK = _by_name(
     SizedQuery("aggregation", "aggregation", 20_000, 4_000, 2, "1g", "1g", warm_ups=0, batches=4),
     SizedQuery("join", "join", 10_000, 4_000, 7, "1g", "1g", warm_ups=0, batches=4),

@@ -39,7 +39,7 @@ def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 def jvm(class_path: str) -> Iterator[Any]:
     py4j = next(spark_home().glob("jars/py4j-*.jar"))
     heap = "3g" if os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long" else "1g"
-    options = [f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", *MODULES]
+    options = [f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", "-Dsafekeeper.poison=true", *MODULES]
     port, process = launch_gateway(
         jarpath=str(py4j), classpath=class_path, javaopts=options, die_on_exit=True, return_proc=True
     )

@@ -83,13 +83,13 @@ def test_an_agent_that_hangs_in_a_load_is_replaced(world: Any, items: Any) -> No
 
 
 def test_a_request_to_agents_that_all_hang_ends_with_a_sentence(world: Any, fake_agent: Any) -> None:
-    provider = world.provider(python=fake_agent(2), agentSilentMs=3000, retryMs=1000)
+    provider = world.provider(python=fake_agent(3), agentSilentMs=3000, retryMs=1000)
     with pytest.raises(Py4JJavaError, match="said nothing for 3000 ms in the middle of a request: it hangs"):
         provider.open(0, None)
 
 
 def test_an_agent_of_another_version_is_refused_with_what_to_do(world: Any, fake_agent: Any) -> None:
-    with pytest.raises(Py4JJavaError, match=r"speaks version 1 of .* this jar version 2: install the same safekeeper"):
+    with pytest.raises(Py4JJavaError, match=r"speaks version 1 of .* this jar version 3: install the same safekeeper"):
         world.provider(python=fake_agent(1))
 
 

@@ -377,7 +377,12 @@ def test_rows_in_avro_are_refused(world: Any) -> None:
 
 
 def test_settings_of_other_stores_are_named(world: Any) -> None:
-    others = {SPARKS + "rocksdb.compactOnCommit": "true", SPARKS + "rowChecksum.enabled": "true"}
+    others = {
+        SPARKS + "fileChecksumThreadPoolSize": "1",
+        SPARKS + "maxVersionsToDeletePerMaintenance": "1",
+        SPARKS + "rocksdb.compactOnCommit": "true",
+        SPARKS + "rowChecksum.enabled": "true",
+    }
     settings = {**others, SPARKS + "maintenanceInterval": "1s", PREFIX + "codec": "lz4"}
     assert list(world.jvm.TestProvider.ignored(settings)) == sorted(others)
 

@@ -1,24 +1,33 @@
-"""A heap that is too small for a state ends a task, and not the executor: each test has a small JVM of its own."""
+"""State beyond the heap: what its memory, its budget and its disk have no room for ends a task, and not the executor.
+
+Each test of a limit has a small JVM of its own. What is freed is poisoned, so whoever reads too late shows.
+"""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from safekeeper.spark import PREFIX
 from safekeeper.spark.build import find_tool
 
 
 @pytest.fixture
 def full_heap(class_path: str, world: Any) -> Any:
-    """Fills the heap of a JVM; the lines that it prints."""
+    """Fills the memory of a JVM; the lines that it prints."""
 
-    def run(how: str) -> list[str]:
-        command = [find_tool("java"), "-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        command += ["--add-opens=java.base/java.nio=ALL-UNNAMED", "-cp", class_path, "io.safekeeper.spark.FullHeap"]
-        command += [how, str(world.checkpoint), *(f"{name}={value}" for name, value in world.settings.items())]
+    def run(how: str, *before: str, folder: Path | None = None, **settings: int) -> list[str]:
+        command = [*before, find_tool("java"), "-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command += [f"-Djava.io.tmpdir={folder}"] if folder else []
+        command += ["-Dsafekeeper.poison=true", "--add-opens=java.base/java.nio=ALL-UNNAMED", "-cp", class_path]
+        command += ["io.safekeeper.spark.FullHeap", how, str(world.checkpoint)]
+        chosen = world.settings | {PREFIX + name: value for name, value in settings.items()}
+        command += [f"{name}={value}" for name, value in chosen.items()]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout.splitlines()
@@ -26,9 +35,12 @@ def full_heap(class_path: str, world: Any) -> Any:
     return run
 
 
-@pytest.mark.parametrize("how", ("plain", "lists", "scanned"))
-def test_a_put_without_memory_fails_the_task_with_the_sizes_and_aborts_the_store(full_heap: Any, how: str) -> None:
-    fatal, says, after, then = full_heap(how)
+def test_a_state_of_four_times_the_heap_is_put_committed_and_loaded(full_heap: Any) -> None:
+    assert full_heap("large") == ["keys 250000", "loaded 250000"]
+
+
+def test_a_heap_without_room_for_the_order_of_keys_fails_the_task_with_the_sizes(full_heap: Any) -> None:
+    fatal, says, after, then = full_heap("scanned")
     assert fatal == "fatal false"  # Spark would end the executor
     sizes = re.search(
         r"not enough memory to change the state of .*: (\d+) keys took (\d+) MB, and the heap .* 6\d MB", says
@@ -37,13 +49,78 @@ def test_a_put_without_memory_fails_the_task_with_the_sizes_and_aborts_the_store
     assert int(sizes[1]) > 10_000
     assert int(sizes[2]) > 15
     assert "spark.executor.memory" in says
-    assert after == "after it [0:-1=committed]"
-    assert then == "and then 2"
+    assert (after, then) == ("after it [0:-1=committed]", "and then 2")
 
 
-def test_a_load_without_memory_fails_the_task_and_not_the_executor(full_heap: Any, world: Any) -> None:
-    provider = world.provider()
-    provider.open(0, None).putMany(80_000, 1000, 1).commit()
-    fatal, *says = full_heap("load")
+@pytest.mark.parametrize("how", ("plain", "lists"))
+def test_a_budget_that_is_too_small_fails_the_task_and_names_the_setting(full_heap: Any, how: str) -> None:
+    fatal, says, cause, after, then = full_heap(how, memoryBytes=2 << 20)
+    assert fatal == "fatal false"
+    assert re.search(r"to change the state of .*: \d+ keys took \d+ MB, and the indexes .* 1 MB, of 2 MB", says), says
+    assert PREFIX + "memoryBytes" in says
+    assert "UNABLE_TO_ACQUIRE_MEMORY" in cause
+    assert (after, then) == ("after it [0:-1=committed]", "and then 2")
+
+
+def test_a_family_that_there_is_no_room_for_fails_the_task_and_not_the_executor(full_heap: Any) -> None:
+    fatal, says, cause, after, then = full_heap("family")
+    assert fatal == "fatal false"
+    assert "not enough memory to change the state of" in says
+    assert "UNABLE_TO_ACQUIRE_MEMORY" in cause
+    assert (after, then) == ("after it [0:-1=committed]", "and then 2")
+
+
+def test_a_load_beyond_the_budget_fails_the_task_and_goes_on_after_the_setting_is_mended(
+    full_heap: Any, world: Any
+) -> None:
+    world.provider().open(0, None).putMany(80_000, 100, 1).commit()
+    fatal, *says = full_heap("load", memoryBytes=1 << 20)
     assert fatal == "fatal false"
     assert "not enough memory to load the state" in " ".join(says)
+    assert full_heap("load", memoryBytes=16 << 20) == ["loaded 80000"]
+
+
+def test_a_full_disk_fails_the_task_and_names_the_folder(full_heap: Any, tmp_path: Path) -> None:
+    """A small file system of its own, which only a mount namespace can have."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    inside = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+    inside += [f'mount -t tmpfs -o size=16m none {folder} && exec "$0" "$@"']
+    if shutil.which("unshare") is None or subprocess.run([*inside, "true"], capture_output=True).returncode:
+        pytest.skip("there are no mount namespaces here")
+    fatal, says, _, after, then = full_heap("plain", *inside, folder=folder)
+    assert fatal == "fatal false"
+    assert f"local folders [{folder}] (No space left on device): make room there, or set spark.local.dir" in says
+    assert (after, then) == ("after it [0:-1=committed]", "and then 2")
+
+
+@pytest.mark.parametrize("commit", (True, False), ids=("committed", "aborted"))
+def test_whoever_reads_too_late_is_refused_and_rows_he_kept_are_what_they_were(
+    jvm: Any, world: Any, commit: bool
+) -> None:
+    """Rows, more iterators than are listed, and stores, after their task: others have freed and used the pages."""
+    provider = world.provider()
+    provider.open(0, None).putMany(3000, 1000, 1).commit()
+    late = jvm.LateReader(provider)
+    late.read(3000, commit)
+    late.check("after the task")
+    for version in range(1 + commit, 8):
+        provider.open(version, None).putMany(3000, 1000, version).commit()
+    provider.provider().close()
+    late.check("after the pages were used again and freed")
+    get, scan, step = late.readOn()
+    ended = "COMMITTED" if commit else "ABORTED"
+    assert (f"Cannot get after {ended}" in get, f"Cannot iterator after {ended}" in scan) == (True, True)
+    assert step == "the store is closed: what it showed cannot be read any more"
+
+
+def test_an_interrupted_task_leaves_the_pages_of_others_alone(jvm: Any) -> None:
+    jvm.state.StateMemoryModel.interrupted()
+
+
+def test_records_larger_than_a_page_take_no_descriptors(jvm: Any) -> None:
+    jvm.state.StateMemoryModel.many()
+
+
+def test_a_log_that_there_is_no_room_for_leaves_nothing(jvm: Any) -> None:
+    jvm.state.StateMemoryModel.withoutRoom()

@@ -23,3 +23,7 @@ def test_addresses_use_all_of_their_bits_and_no_more(jvm: Any) -> None:
 
 def test_a_key_whose_hash_is_zero_is_like_any_other(jvm: Any) -> None:
     jvm.state.StateLogModel.hashZero()
+
+
+def test_the_index_is_split_while_iterators_read_what_it_was(jvm: Any) -> None:
+    jvm.state.StateLogModel.split()

@@ -17,7 +17,7 @@ from safekeeper.bench.studies.spark.__main__ import Bench, chosen, plan
 from safekeeper.bench.studies.spark.footprint import Watch, data_size
 from safekeeper.bench.studies.spark.report import Results, goals, left_out, tables, to_html
 from safekeeper.bench.studies.spark.run import BatchCost, Measured
-from safekeeper.bench.studies.spark.workloads import QUICK, WORKLOADS, write_inputs
+from safekeeper.bench.studies.spark.workloads import LARGE, QUICK, WORKLOADS, write_inputs
 
 
 def measured(trigger=100, commits=(10, 12, 30), restart=1000.0, files=1):
@@ -70,6 +70,11 @@ def test_every_row_of_a_join_finds_its_partner_while_it_waits(tmp_path):
 
 def test_the_input_is_the_same_in_every_run(tmp_path):
     assert table_of(QUICK["join"], tmp_path / "a") == table_of(QUICK["join"], tmp_path / "b")
+
+
+def test_states_beyond_the_heap_run_only_where_they_are_asked_for():
+    assert not set(LARGE) & set(WORKLOADS)
+    assert all(int(workload.heap.removesuffix("g")) * 10**7 <= workload.keys for workload in LARGE.values())
 
 
 # --- what is counted

@@ -84,14 +84,15 @@ final class ChangeFeed extends NextIterator<Tuple4<Enumeration.Value, UnsafeRow,
 
   private void addChanges(byte[] bytes) {
     for (int record = 0; record < bytes.length; record += Record.checkedSize(bytes, record, bytes.length)) {
-      if (Record.family(bytes, record) == family && !Record.isCleaned(bytes, record)) {
-        addChange(bytes, record);
+      long at = Record.at(record);
+      if (Record.family(bytes, at) == family && !Record.isCleaned(bytes, at)) {
+        addChange(bytes, at);
       }
     }
   }
 
-  private void addChange(byte[] bytes, int record) {
-    int at = Record.valueOffset(bytes, record);
+  private void addChange(byte[] bytes, long record) {
+    long at = Record.valueAt(bytes, record);
     int length = Record.valueLength(bytes, record);
     if (Record.isTombstone(bytes, record)) {
       add(RecordType.DELETE_RECORD(), bytes, record, null);
@@ -100,8 +101,9 @@ final class ChangeFeed extends NextIterator<Tuple4<Enumeration.Value, UnsafeRow,
     } else {
       int added = Record.added(bytes, record);
       Enumeration.Value type = added == 0 ? RecordType.PUT_RECORD() : RecordType.MERGE_RECORD();
-      int from = added == 0 ? at : at + length - added;
-      ValueList.Rows rows = new ValueList.Rows(bytes, from, at + length - from, new UnsafeRow(spec.valueFields()));
+      int size = added == 0 ? length : added;
+      UnsafeRow row = new UnsafeRow(spec.valueFields());
+      ValueList.Rows rows = new ValueList.Rows(bytes, at + length - size, size, row);
       while (rows.hasNext()) {
         add(type, bytes, record, rows.next().copy());
         type = RecordType.MERGE_RECORD();
@@ -109,15 +111,15 @@ final class ChangeFeed extends NextIterator<Tuple4<Enumeration.Value, UnsafeRow,
     }
   }
 
-  private void add(Enumeration.Value type, byte[] bytes, int record, UnsafeRow value) {
+  private void add(Enumeration.Value type, byte[] bytes, long record, UnsafeRow value) {
     UnsafeRow key = new UnsafeRow(spec.keyFields());
-    key.pointTo(bytes, Record.at(Record.keyOffset(bytes, record)), Record.keyLength(bytes, record));
+    key.pointTo(bytes, Record.keyAt(bytes, record), Record.keyLength(bytes, record));
     changes.add(new Tuple4<>(type, key, value, batch));
   }
 
-  private UnsafeRow row(byte[] bytes, int at, int length) {
+  private UnsafeRow row(byte[] bytes, long at, int length) {
     UnsafeRow row = new UnsafeRow(spec.valueFields());
-    row.pointTo(bytes, Record.at(at), length);
+    row.pointTo(bytes, at, length);
     return row;
   }
 }

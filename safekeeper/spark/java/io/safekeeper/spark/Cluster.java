@@ -1,5 +1,7 @@
 package io.safekeeper.spark;
 
+import java.nio.file.Path;
+import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
@@ -12,7 +14,7 @@ import scala.jdk.javaapi.CollectionConverters;
  * Where the executors of the application are. They come and go, so it is asked again whenever a store is opened; but
  * the Spark driver answers, and a batch opens many stores, so an answer is good for some seconds.
  */
-final class Cluster {
+public final class Cluster {
   private static final long GOOD_NANOS = TimeUnit.SECONDS.toNanos(5);
 
   private static volatile Seen seen = new Seen(null, 0, 0, 0);
@@ -33,9 +35,9 @@ final class Cluster {
    * @param now whether an answer of some seconds ago is too old: something is about to be read that another executor
    *     may have written
    */
-  static void requireScope(String scope, String what, boolean now) {
+  public static void requireScope(String scope, String what, boolean now) {
     SparkEnv env = SparkEnv.get();
-    if (scope.equals("NETWORK") || env == null) {
+    if (scope.equals("NETWORK") || env == null || env.blockManager().blockManagerId() == null) {
       return;
     }
     Seen last = seen;
@@ -52,6 +54,14 @@ final class Cluster {
           what + " keeps its data on one host, and the executors are on " + last.hosts
               + " hosts: choose a backend that they share, such as redis: or hdfs:");
     }
+  }
+
+  /** The folders that Spark has for files which nobody needs after this process. */
+  static List<Path> localFolders() {
+    SparkEnv env = SparkEnv.get();
+    return env == null
+        ? List.of(Path.of(System.getProperty("java.io.tmpdir")))
+        : Arrays.stream(env.blockManager().diskBlockManager().localDirsString()).map(Path::of).toList();
   }
 
   private static Seen look(SparkEnv env) {

@@ -4,7 +4,6 @@ import io.safekeeper.spark.state.Family;
 import io.safekeeper.spark.state.StateLog;
 import java.util.HashMap;
 import java.util.Map;
-import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 
 /** The column families of a loaded state, by name, as one store uses them. */
 final class FamilyViews {
@@ -59,6 +58,6 @@ final class FamilyViews {
     if (family != null) {
       spec.keepOrder(family);
     }
-    return new FamilyView(spec, family, new UnsafeRow(spec.valueFields()));
+    return new FamilyView(spec, family);
   }
 }

@@ -1,14 +1,14 @@
 package io.safekeeper.spark;
 
+import com.sun.management.OperatingSystemMXBean;
 import io.safekeeper.spark.agent.AgentOptions;
 import io.safekeeper.spark.commits.BlockCodec;
 import io.safekeeper.spark.commits.CommitOptions;
+import java.lang.management.ManagementFactory;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
-import org.apache.spark.SparkConf;
-import org.apache.spark.SparkEnv;
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf;
 import scala.jdk.javaapi.CollectionConverters;
 
@@ -23,10 +23,18 @@ final class ProviderSettings {
 
   /** How the names go on, after {@link #SPARKS}, of the settings that only Spark's own providers heed. */
   private static final List<String> OF_OTHERS = List.of(
-      "rocksdb.", "rowChecksum.", "autoSnapshotRepair.", "compression.codec", "minDeltasForSnapshot");
+      "rocksdb.",
+      "rowChecksum.",
+      "autoSnapshotRepair.",
+      "compression.codec",
+      "fileChecksumThreadPoolSize",
+      "maxVersionsToDeletePerMaintenance",
+      "minDeltasForSnapshot");
 
   /** The largest value that every backend takes; {@code safekeeper.backend.MAX_VALUE_BYTES}. */
   private static final int MAX_VALUE_BYTES = 64 << 20;
+
+  private static final long LEAST_MEMORY_BYTES = 256 << 20;
 
   private final Map<String, String> given;
 
@@ -49,10 +57,7 @@ final class ProviderSettings {
    * spark.pyspark.python}, else {@code PYSPARK_PYTHON} in the executor's environment, else {@code python3}.
    */
   String python() {
-    return get("python")
-        .or(() -> Optional.ofNullable(sparkConf().get("spark.pyspark.python", null)))
-        .or(() -> Optional.ofNullable(System.getenv("PYSPARK_PYTHON")).filter(path -> !path.isEmpty()))
-        .orElse("python3");
+    return PythonChoice.of(get("python"));
   }
 
   /** {@code queueBytes}: how many bytes of commits the agent holds at most; 128 MiB. */
@@ -105,6 +110,17 @@ final class ProviderSettings {
   /** {@code valueBytes}: a commit that is larger is written in parts; 16 MiB, and 64 MiB at the most. */
   int valueBytes() {
     return (int) Math.min(MAX_VALUE_BYTES, number("valueBytes", 16 << 20, 1024));
+  }
+
+  /**
+   * {@code memoryBytes}: how many bytes outside the heap the indexes of all states in an executor may have; by default
+   * what the machine or the container has beyond the heap, less an eighth of it all. The query that started last says.
+   */
+  long memoryBytes() {
+    OperatingSystemMXBean machine = ManagementFactory.getPlatformMXBean(OperatingSystemMXBean.class);
+    long all = machine.getTotalMemorySize();
+    long rest = all - all / 8 - Runtime.getRuntime().maxMemory();
+    return number("memoryBytes", Math.max(rest, LEAST_MEMORY_BYTES), 1 << 20);
   }
 
   /**
@@ -185,6 +201,7 @@ final class ProviderSettings {
     codec();
     valueBytes();
     cleanAt();
+    memoryBytes();
     leastCommitBytes();
     adoptsMovedCheckpoint();
     refuseAvro();
@@ -210,10 +227,5 @@ final class ProviderSettings {
 
   private static IllegalArgumentException bad(String name, String value, String takes) {
     return new IllegalArgumentException(PREFIX + name + "=" + value + ": it takes " + takes);
-  }
-
-  private static SparkConf sparkConf() {
-    SparkEnv env = SparkEnv.get();
-    return env == null ? new SparkConf(false) : env.conf();
   }
 }

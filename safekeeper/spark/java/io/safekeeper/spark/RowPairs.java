@@ -15,8 +15,9 @@ import scala.runtime.BoxedUnit;
  * Keys with their values as they were when the iterator was opened, whatever is put or removed meanwhile. The pair
  * and its rows are used again for each step; the rows point into the pages.
  */
-final class RowPairs extends AbstractIterator<UnsafeRowPair> {
-  private final byte[][] table;
+final class RowPairs extends HandedRows.RowSource {
+  private final HandedRows rows;
+  private final long[] table;
   private final Addresses addresses;
   private final UnsafeRow key;
   private final UnsafeRow value;
@@ -26,7 +27,8 @@ final class RowPairs extends AbstractIterator<UnsafeRowPair> {
   private ValueList.Rows values;
   private int next;
 
-  private RowPairs(byte[][] table, Addresses addresses, FamilySpec spec, boolean everyValue) {
+  private RowPairs(HandedRows rows, long[] table, Addresses addresses, FamilySpec spec, boolean everyValue) {
+    this.rows = rows;
     this.table = table;
     this.addresses = addresses;
     this.key = new UnsafeRow(spec.keyFields());
@@ -38,23 +40,34 @@ final class RowPairs extends AbstractIterator<UnsafeRowPair> {
 
   /** An iterator for Spark, which closes it; one that was read to its end needs no closing. */
   static StateStoreIterator<UnsafeRowPair> over(
-      byte[][] table, Addresses addresses, FamilySpec spec, boolean everyValue) {
-    return new StateStoreIterator<>(new RowPairs(table, addresses, spec, everyValue), () -> {
+      HandedRows rows, long[] table, Addresses addresses, FamilySpec spec, boolean everyValue) {
+    RowPairs pairs = new RowPairs(rows, table, addresses, spec, everyValue);
+    AbstractIterator<UnsafeRowPair> steps = new AbstractIterator<>() {
+      @Override
+      public boolean hasNext() {
+        return pairs.hasNext();
+      }
+
+      @Override
+      public UnsafeRowPair next() {
+        return pairs.next();
+      }
+    };
+    return new StateStoreIterator<>(steps, () -> {
       addresses.close();
       return BoxedUnit.UNIT;
     });
   }
 
-  @Override
-  public boolean hasNext() {
+  private boolean hasNext() {
     return next != 0 || everyValue && values != null && values.hasNext();
   }
 
-  @Override
-  public UnsafeRowPair next() {
+  private UnsafeRowPair next() {
     if (!hasNext()) {
       throw new NoSuchElementException();
     }
+    rows.use(this);
     if (!everyValue || values == null || !values.hasNext()) {
       step();
     }
@@ -66,16 +79,21 @@ final class RowPairs extends AbstractIterator<UnsafeRowPair> {
   }
 
   private void step() {
-    byte[] page = Pages.page(table, next);
-    int record = Pages.offset(next);
-    key.pointTo(page, Record.at(Record.keyOffset(page, record)), Record.keyLength(page, record));
-    int at = Record.valueOffset(page, record);
-    int length = Record.valueLength(page, record);
+    long record = Pages.at(table, next);
+    key.pointTo(null, Record.keyAt(null, record), Record.keyLength(null, record));
+    long at = Record.valueAt(null, record);
+    int length = Record.valueLength(null, record);
     if (lists) {
-      values = new ValueList.Rows(page, at, length, value);
+      values = new ValueList.Rows(null, at, length, value);
     } else {
-      value.pointTo(page, Record.at(at), length);
+      value.pointTo(null, at, length);
     }
     next = addresses.next();
+  }
+
+  @Override
+  void detach() {
+    HandedRows.detach(key);
+    HandedRows.detach(value);
   }
 }

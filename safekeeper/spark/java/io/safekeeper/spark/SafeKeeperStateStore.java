@@ -8,11 +8,15 @@ import io.safekeeper.spark.state.Pages;
 import io.safekeeper.spark.state.Record;
 import io.safekeeper.spark.state.StateLog;
 import io.safekeeper.spark.state.ValueList;
+import java.io.IOException;
+import java.util.ArrayList;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Objects;
 import java.util.Set;
 import java.util.function.Function;
 import java.util.function.Supplier;
+import java.util.function.UnaryOperator;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.errors.QueryExecutionErrors;
@@ -24,18 +28,20 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreIterator;
 import org.apache.spark.sql.execution.streaming.state.StateStoreMetrics;
 import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.Platform;
 import org.apache.spark.util.TaskCompletionListener;
 import scala.Option;
 import scala.collection.AbstractIterator;
 import scala.collection.Iterator;
 import scala.jdk.javaapi.CollectionConverters;
+import scala.runtime.BoxedUnit;
 
 /**
  * One version of a partition's state, open for a task: what Spark reads and writes row by row.
  *
  * <p>It holds the provider's {@link StateLease} until the task is over, or until commit, abort or release when there is
  * no task; then each read of what was committed takes it for itself. Rows that it returns point into the pages and are
- * used again by the next call.
+ * used again by the next call; when the lease is given back they get bytes of their own ({@link HandedRows}).
  */
 final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder {
   private enum Phase {
@@ -50,13 +56,16 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   private final String commitId;
   private StateLog log;
   private FamilyViews families;
+  private HandedRows rows = new HandedRows();
   private boolean readOnly;
   private boolean forcedSnapshot;
   private boolean inTask;
   private boolean checkedFormat;
+  private long sendAt; // when so many bytes are uncommitted, what is full is sent
   private volatile boolean busy = true; // until it is loaded, and in a commit
   private Phase phase = Phase.UPDATING;
   private LoadedState.Committed committed;
+  private StateStoreMetrics lastMetrics;
 
   /**
    * @param commitId which commit of that version, null where Spark does not know
@@ -121,8 +130,22 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
         }
       }
     } finally {
+      leave();
+    }
+  }
+
+  /** Be done with the state: nothing that was handed out points into it any more. */
+  private void leave() {
+    try {
+      endRows();
+    } finally {
       provider.giveBack(this);
     }
+  }
+
+  @Override
+  public void endRows() {
+    rows.end();
   }
 
   @Override
@@ -140,22 +163,22 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   @Override
   public UnsafeRow get(UnsafeRow key, String family) {
     if (isLeft()) {
-      return again("get", () -> get(key, family));
+      return again("get", () -> copied(get(key, family)));
     }
     FamilyView view = reading("get", family);
     int address = find(view, key);
     if (address == 0) {
       return null;
     }
-    byte[] page = log.pages().page(address);
-    int record = Pages.offset(address);
-    int at = Record.valueOffset(page, record);
-    int length = Record.valueLength(page, record);
+    long record = log.pages().at(address);
+    long at = Record.valueAt(null, record);
+    int length = Record.valueLength(null, record);
+    rows.use(view);
     if (view.spec().multiple()) {
-      ValueList.Rows rows = new ValueList.Rows(page, at, length, view.value());
-      return rows.hasNext() ? rows.next() : null;
+      ValueList.Rows values = new ValueList.Rows(null, at, length, view.value());
+      return values.hasNext() ? values.next() : null;
     }
-    view.value().pointTo(page, Record.at(at), length);
+    view.value().pointTo(null, at, length);
     if (!checkedFormat) {
       provider.checkFormat(key, view.value(), view.spec());
       checkedFormat = true;
@@ -193,17 +216,38 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   @Override
   public Iterator<UnsafeRow> valuesIterator(UnsafeRow key, String family) {
     if (isLeft()) {
-      return again("valuesIterator", () -> valuesIterator(key, family));
+      return again("valuesIterator", () -> copied(valuesIterator(key, family), UnsafeRow::copy));
     }
     FamilyView view = lists("valuesIterator", family);
     int address = find(view, key);
     UnsafeRow row = new UnsafeRow(view.spec().valueFields());
     if (address == 0) {
-      return new ValueList.Rows(new byte[0], 0, 0, row);
+      return new ValueList.Rows(null, 0, 0, row);
     }
-    byte[] page = log.pages().page(address);
-    int record = Pages.offset(address);
-    return new ValueList.Rows(page, Record.valueOffset(page, record), Record.valueLength(page, record), row);
+    long record = log.pages().at(address);
+    return new ListedRows(rows, Record.valueAt(null, record), Record.valueLength(null, record), row).iterator();
+  }
+
+  // Outside a task nobody keeps the pages for whoever reads what was committed: he gets copies.
+
+  private static UnsafeRow copied(UnsafeRow row) {
+    return row == null ? null : row.copy();
+  }
+
+  private static UnsafeRowPair copied(UnsafeRowPair pair) {
+    return new UnsafeRowPair(copied(pair.key()), copied(pair.value()));
+  }
+
+  private static <T> Iterator<T> copied(Iterator<T> rows, UnaryOperator<T> copy) {
+    List<T> copies = new ArrayList<>();
+    while (rows.hasNext()) {
+      copies.add(copy.apply(rows.next()));
+    }
+    return CollectionConverters.asScala(copies.iterator());
+  }
+
+  private static StateStoreIterator<UnsafeRowPair> copied(StateStoreIterator<UnsafeRowPair> pairs) {
+    return new StateStoreIterator<>(copied(pairs, SafeKeeperStateStore::copied), () -> BoxedUnit.UNIT);
   }
 
   @Override
@@ -247,7 +291,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   private StateStoreIterator<UnsafeRowPair> scan(
       String operation, String family, Function<FamilyView, Addresses> keys) {
     return isLeft()
-        ? again(operation, () -> scan(operation, family, keys))
+        ? again(operation, () -> copied(scan(operation, family, keys)))
         : pairs(reading(operation, family), keys, false);
   }
 
@@ -255,7 +299,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   private StateStoreIterator<UnsafeRowPair> scanValues(
       String operation, String family, Function<FamilyView, Addresses> keys) {
     return isLeft()
-        ? again(operation, () -> scanValues(operation, family, keys))
+        ? again(operation, () -> copied(scanValues(operation, family, keys)))
         : pairs(lists(operation, family), keys, true);
   }
 
@@ -263,10 +307,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
       FamilyView view, Function<FamilyView, Addresses> keys, boolean everyValue) {
     try {
       Addresses addresses = keys.apply(view); // first: the index may learn of puts, and the table of pages change
-      if (hasCommitted() && !inTask) {
-        addresses = addresses.copy(); // they are read when the lease is somebody else's
-      }
-      return RowPairs.over(log.pages().table(), addresses, view.spec(), everyValue);
+      return RowPairs.over(rows, log.pages().table(), addresses, view.spec(), everyValue);
     } catch (OutOfMemoryError error) {
       throw outOfMemory("read", error);
     }
@@ -340,12 +381,12 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
 
   private void appendToList(FamilyView view, UnsafeRow key, UnsafeRow[] values) {
     int address = find(view, key);
-    int before = address == 0 ? 0 : Record.valueLength(log.pages().page(address), Pages.offset(address));
+    long record = address == 0 ? 0 : log.pages().at(address);
+    int before = address == 0 ? 0 : Record.valueLength(null, record);
     int added = ValueList.sizeOf(values);
     byte[] list = new byte[Math.addExact(before, added)];
     if (address != 0) {
-      byte[] page = log.pages().page(address);
-      System.arraycopy(page, Record.valueOffset(page, Pages.offset(address)), list, 0, before);
+      Platform.copyMemory(null, Record.valueAt(null, record), list, Record.at(0), before);
     }
     ValueList.write(values, list, before);
     append(view, key, list, Record.at(0), list.length, added);
@@ -356,6 +397,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
     FamilyView view = writing("remove", family);
     try {
       log.remove(view.family(), key.getBaseObject(), key.getBaseOffset(), key.getSizeInBytes());
+      sendFull();
     } catch (OutOfMemoryError error) {
       throw outOfMemory("change", error);
     }
@@ -365,13 +407,13 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   public void deleteRange(UnsafeRow from, UnsafeRow to, String family) {
     FamilyView view = writing("deleteRange", family);
     require(SparkShim.supportsDeleteRange(view.spec().encoder()), "deleteRange needs a RangeKeyScanStateEncoderSpec");
-    byte[][] table = log.pages().table();
+    long[] table = log.pages().table();
     try {
       Addresses doomed = between(view, Option.apply(from), Option.apply(to));
       for (int address = doomed.next(); address != 0; address = doomed.next()) {
-        byte[] page = Pages.page(table, address);
-        int record = Pages.offset(address);
-        log.remove(view.family(), page, Record.at(Record.keyOffset(page, record)), Record.keyLength(page, record));
+        long record = Pages.at(table, address);
+        log.remove(view.family(), null, Record.keyAt(null, record), Record.keyLength(null, record));
+        sendFull();
       }
     } catch (OutOfMemoryError error) {
       throw outOfMemory("change", error);
@@ -393,6 +435,22 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
     Object keyBase = key.getBaseObject();
     log.put(
         view.family(), keyBase, key.getBaseOffset(), key.getSizeInBytes(), value, valueAt, valueLength, added);
+    sendFull();
+  }
+
+  /** After a change: what is full of a large commit leaves for the store at once, and a store that is slow is waited for. */
+  private void sendFull() {
+    if (log.uncommittedBytes() < sendAt) {
+      return;
+    }
+    busy = true;
+    try {
+      sendAt = provider.send();
+    } catch (IOException error) {
+      throw Sneaky.sneak(QueryExecutionErrors.failedToCommitStateFileError(toString(), error));
+    } finally {
+      busy = false;
+    }
   }
 
   // ---- column families
@@ -430,6 +488,12 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
 
   @Override
   public scala.collection.immutable.Set<String> allColumnFamilyNames() {
+    if (isLeft()) {
+      return again("allColumnFamilyNames", this::allColumnFamilyNames);
+    }
+    if (!provider.isLeasedBy(this)) {
+      checkPhase("allColumnFamilyNames");
+    }
     Set<String> names = new HashSet<>(log.names().keySet());
     names.add(FamilySpecs.DEFAULT);
     return CollectionConverters.asScala(names).toSet();
@@ -445,10 +509,11 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
     if (!provider.leaseAgain(this, log, committed.key())) {
       checkPhase(operation);
     }
+    rows = new HandedRows();
     try {
       return read.get();
     } finally {
-      provider.giveBack(this);
+      leave();
     }
   }
 
@@ -456,13 +521,21 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
     if (!hasCommitted() || !provider.isLeasedBy(this)) { // what was committed can be read while the task goes on
       checkPhase(operation);
     }
-    return families.get(operation, family);
+    try {
+      return families.get(operation, family);
+    } catch (OutOfMemoryError error) { // for the index of a family that is new to the state
+      throw outOfMemory("read", error);
+    }
   }
 
   private FamilyView writing(String operation, String family) {
     checkPhase(operation);
     require(!readOnly, "the store was opened for reading");
-    return families.getOrCreate(operation, family);
+    try {
+      return families.getOrCreate(operation, family);
+    } catch (OutOfMemoryError error) {
+      throw outOfMemory("change", error);
+    }
   }
 
   private FamilyView lists(String operation, String family) {
@@ -514,7 +587,10 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   private void end(Phase ended) {
     phase = ended;
     if (!inTask) {
-      provider.giveBack(this);
+      if (ended == Phase.COMMITTED) {
+        metrics();
+      }
+      leave();
     }
   }
 
@@ -533,9 +609,13 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
     return phase == Phase.COMMITTED;
   }
 
+  /** The numbers as they are, or as they were when the store was done with the state. */
   @Override
   public StateStoreMetrics metrics() {
-    return provider.metrics(committed, forcedSnapshot);
+    if (lastMetrics == null || provider.isLeasedBy(this)) {
+      lastMetrics = provider.metrics(this, committed, forcedSnapshot);
+    }
+    return lastMetrics;
   }
 
   @Override

@@ -11,14 +11,18 @@ import io.safekeeper.spark.shim.ReplayShim;
 import io.safekeeper.spark.shim.SparkShim;
 import io.safekeeper.spark.state.Family;
 import io.safekeeper.spark.state.StateLog;
+import io.safekeeper.spark.state.StateMemory;
+import io.safekeeper.spark.state.StateMemoryError;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
+import org.apache.spark.memory.SparkOutOfMemoryError;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.errors.QueryExecutionErrors;
 import org.apache.spark.sql.execution.streaming.state.KeyStateEncoderSpec;
@@ -53,6 +57,9 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
   /** The settings without effect that were told of. */
   private static final Set<List<String>> IGNORED = ConcurrentHashMap.newKeySet();
 
+  /** Those that Spark's memory manager was told of. */
+  private static final Set<StateMemory> MEMORIES = ConcurrentHashMap.newKeySet();
+
   private final StateLease lease = new StateLease();
   private volatile boolean closed;
   private StateStoreId id;
@@ -63,9 +70,11 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
   private String scope;
   private FamilySpecs families;
   private QueryIdentity identity;
+  private StateMemory memory;
   private Commits commits;
   private LoadedState state;
   private boolean locationChecked;
+  private long reportNext; // the first version that the Spark driver is told of as of a snapshot
 
   /** For Spark, which also makes providers only to ask for their metrics: nothing happens before {@link #init}. */
   public SafeKeeperStateStoreProvider() {}
@@ -97,6 +106,11 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
     } catch (IOException error) {
       throw Sneaky.sneak(SparkShim.cannotLoadStore(error));
     }
+    memory = StateMemory.in(Cluster.localFolders());
+    memory.setBudget(settings.memoryBytes());
+    if (MEMORIES.add(memory)) {
+      SparkShim.accountFor("safekeeper", memory::memoryBytes);
+    }
     commits = new Commits(agent, identity.group());
     state = new LoadedState(commits, settings.commits(), this::newLog);
   }
@@ -110,7 +124,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
   }
 
   private StateLog newLog() {
-    StateLog log = new StateLog(conf.maxVersionsToRetainInMemory(), settings.leastCommitBytes());
+    StateLog log = new StateLog(memory, conf.maxVersionsToRetainInMemory(), settings.leastCommitBytes());
     families.get(FamilySpecs.DEFAULT).keepOrder(log.defaultFamily());
     return log;
   }
@@ -204,6 +218,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
       if (!store.isReadOnly()) {
         checkLocation();
       }
+      state.freeRetired(); // what stores before this one gave up
       load.run();
       store.open(state.log());
       opened = true;
@@ -254,11 +269,17 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
   /** The store is done with the state. */
   void giveBack(SafeKeeperStateStore store) {
     if (lease.isHeldBy(store)) {
-      if (closed) {
-        state.unload();
-      }
+      state.freeUnloaded();
       lease.release(store);
     }
+    if (closed) {
+      lease.ifFree(this::unload);
+    }
+  }
+
+  private void unload() {
+    state.unload();
+    state.freeRetired();
   }
 
   boolean isLeasedBy(SafeKeeperStateStore store) {
@@ -294,19 +315,41 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
 
   // ---- for the store
 
+  /** Send what is full of the next commit; return how many bytes must be uncommitted until it is asked for again. */
+  long send() throws IOException {
+    return state.send();
+  }
+
   LoadedState.Committed commit() throws IOException {
     LoadedState.Committed committed = state.commit();
     LOG.info("Committed version {} of {}", committed.key().version(), id);
     SparkShim.reportCommit(conf, committed.key().version(), id, hadoopConf);
+    reportSnapshot(committed.key().version());
     return committed;
   }
 
   /**
-   * Give up the state, which the heap has no room for, so that the executor can go on: it is loaded again when it is
+   * Tell the Spark driver of a commit as of a snapshot, which it is as good as: from any of them a restart is short.
+   * Spark warns, batch after batch, of stores that are several times {@code minDeltasForSnapshot} versions behind.
+   */
+  private void reportSnapshot(long version) {
+    if (version < reportNext) {
+      return;
+    }
+    reportNext = version + conf.minDeltasForSnapshot();
+    try {
+      SparkShim.reportSnapshot(conf, version, id, hadoopConf);
+    } catch (Exception | AssertionError error) { // the latter where a store belongs to no query, as in Spark's tests
+      LOG.debug("The Spark driver could not be told of version {} of {}", version, id, error);
+    }
+  }
+
+  /**
+   * Give up the state, which there is no room for, so that the executor can go on: it is loaded again when it is
    * next asked for. Return what the task fails with.
    *
    * <p>The error must not be the cause of that, nor a cause of its cause: Spark would look for it there and end the
-   * executor.
+   * executor. Its own error for a lack of memory it knows not to be the end.
    */
   IllegalStateException outOfMemory(String operation, OutOfMemoryError error) {
     long keys = 0;
@@ -314,17 +357,24 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
     try {
       StateLog log = state.log();
       keys = log == null ? 0 : log.roughSize();
-      bytes = log == null ? 0 : log.memoryBytes();
+      bytes = log == null ? 0 : log.memoryBytes() + log.diskBytes();
     } catch (OutOfMemoryError again) {
       LOG.debug("Not even the sizes can be found out");
     }
     state.unload(); // before anything that takes memory
     String sizes = bytes == 0 ? "" : keys + " keys took " + (bytes >> 20) + " MB, and ";
+    String reason = error instanceof StateMemoryError
+        ? error.getMessage()
+        : "the heap for all tasks of this executor has " + (Runtime.getRuntime().maxMemory() >> 20)
+            + " MB: give the executors more (spark.executor.memory), or the query more partitions";
     IllegalStateException failure = new IllegalStateException(
-        "there is not enough memory to " + operation + " the state of " + id + ": " + sizes
-            + "the heap for all tasks of this executor has " + (Runtime.getRuntime().maxMemory() >> 20)
-            + " MB: give the executors more (spark.executor.memory), or the query more partitions");
+        "there is not enough memory to " + operation + " the state of " + id + ": " + sizes + reason);
     failure.addSuppressed(error);
+    if (error instanceof StateMemoryError lacking) {
+      failure.initCause(new SparkOutOfMemoryError(
+          "UNABLE_TO_ACQUIRE_MEMORY",
+          Map.of("requestedBytes", "" + lacking.wanted(), "receivedBytes", "" + lacking.left())));
+    }
     LOG.error("{}", failure.getMessage());
     return failure;
   }
@@ -332,7 +382,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
   /** Go back to the last commit; what cannot be undone is loaded again when it is next asked for. */
   void undo() {
     try {
-      state.log().undoUncommitted();
+      state.undo();
     } catch (OutOfMemoryError error) {
       outOfMemory("undo what was written to", error); // that is enough: what was written is gone
     } catch (RuntimeException | Error error) {
@@ -351,9 +401,9 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
         Option.apply(withIds ? parent : null));
   }
 
-  StateStoreMetrics metrics(LoadedState.Committed committed, boolean forcedSnapshot) {
+  StateStoreMetrics metrics(SafeKeeperStateStore store, LoadedState.Committed committed, boolean forcedSnapshot) {
     StateLog log = state.log();
-    if (log == null) {
+    if (log == null || !lease.isHeldBy(store)) {
       return SparkShim.metrics(0, 0, Map$.MODULE$.empty());
     }
     long keys = log.size(log.defaultFamily());
@@ -467,7 +517,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
   @Override
   public void close() {
     closed = true;
-    lease.ifFree(state::unload);
+    lease.ifFree(this::unload);
   }
 
   @Override

@@ -1,11 +1,11 @@
 package io.safekeeper.spark;
 
 /** Spark's errors are checked exceptions, and its interfaces, being Scala's, declare none. */
-final class Sneaky {
+public final class Sneaky {
   private Sneaky() {}
 
   /** Throw {@code error}, whatever it is; the return type lets the caller write {@code throw}. */
-  static RuntimeException sneak(Throwable error) {
+  public static RuntimeException sneak(Throwable error) {
     throw Sneaky.<RuntimeException>as(error);
   }
 

@@ -16,6 +16,9 @@ final class StateLease {
 
     /** Whether it is loading or committing, which may take long and comes to an end by itself. */
     boolean isBusy();
+
+    /** The lease is somebody else's now: let nothing that was handed out point into the state any more. */
+    void endRows();
   }
 
   /** Somebody else has the lease and did not give it back in time. */
@@ -50,6 +53,9 @@ final class StateLease {
         throw new Held(thread);
       }
       wait(Math.min(left, LOOK_MILLIS));
+    }
+    if (holder != null) {
+      holder.endRows();
     }
     holder = who;
     thread = Thread.currentThread();

@@ -31,6 +31,10 @@ final class StoreMetrics {
   private static final StateStoreCustomMetric LIVE = size("safekeeperLiveBytes", "size of the state", true);
   private static final StateStoreCustomMetric EXTENT =
       size("safekeeperExtentBytes", "size of the changes that a restart would have to replay", true);
+  private static final StateStoreCustomMetric MEMORY =
+      size("safekeeperMemoryBytes", "size of indexes and small states, which stay in memory", true);
+  private static final StateStoreCustomMetric DISK =
+      size("safekeeperDiskBytes", "size of the mapped files that the records are in", true);
   private static final StateStoreCustomMetric RESTARTS =
       new StateStoreCustomSumMetric("safekeeperAgentRestarts", "agents that had to be started again");
   private static final StateStoreCustomMetric PLANNED =
@@ -44,8 +48,8 @@ final class StoreMetrics {
 
   static Seq<StateStoreCustomMetric> all() {
     return CollectionConverters.asScala(List.of(
-            ENCODE, AGENT, STORE, LOAD, COMMITS_READ, APPENDED, CLEANED, SHIPPED, LIVE, EXTENT, RESTARTS, PLANNED, HITS,
-            FORCED))
+            ENCODE, AGENT, STORE, LOAD, COMMITS_READ, APPENDED, CLEANED, SHIPPED, LIVE, EXTENT, MEMORY, DISK, RESTARTS,
+            PLANNED, HITS, FORCED))
         .toSeq();
   }
 
@@ -63,13 +67,15 @@ final class StoreMetrics {
     values.put(SHIPPED, commit == null ? 0L : commit.shipped());
     values.put(LIVE, state.log().liveBytes());
     values.put(EXTENT, state.log().extentBytes());
+    values.put(MEMORY, state.log().memoryBytes());
+    values.put(DISK, state.log().diskBytes());
     values.put(RESTARTS, commit == null ? 0L : commit.agentRestarts());
     values.put(PLANNED, commit == null ? 0L : commit.planned());
     values.put(HITS, commit == null ? 0L : commit.hits());
     values.put(FORCED, forced ? 1L : 0L);
     return SparkShim.metrics(
         keys,
-        state.log().memoryBytes(),
+        state.log().memoryBytes() + state.log().diskBytes(),
         scala.collection.immutable.Map.from(CollectionConverters.asScala(values)));
   }
 

@@ -1,16 +1,13 @@
 package io.safekeeper.spark.commits;
 
-import io.safekeeper.spark.state.Pages;
-import io.safekeeper.spark.state.Record;
-import io.safekeeper.spark.state.StateLog;
-import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.util.Arrays;
 import net.jpountz.xxhash.XXHashFactory;
 
 /**
- * What a commit is in the store: the records appended since the one before, in compressed blocks.
+ * What a commit is in the store: the records appended since the one before, in compressed blocks. {@link CommitEncoder}
+ * writes it.
  *
  * <pre>
  * head:    "SKC1" | xxh64 u64 | format u8 | codec u8 | flags u16 | parts u32 | version u64 | live u64 | oldest u64
@@ -27,51 +24,18 @@ import net.jpountz.xxhash.XXHashFactory;
  * are big endian. Frozen: another layout is another format.
  */
 final class CommitFormat {
-  private static final int HEAD_MARK = 0x31434b53; // "SKC1"
-  private static final int PART_MARK = 0x31504b53; // "SKP1"
-  private static final byte FORMAT = 1;
+  static final int HEAD_MARK = 0x31434b53; // "SKC1"
+  static final int PART_MARK = 0x31504b53; // "SKP1"
+  static final byte FORMAT = 1;
   private static final short BIG_ENDIAN = 1;
-  private static final short FLAGS = ByteOrder.nativeOrder() == ByteOrder.BIG_ENDIAN ? BIG_ENDIAN : 0;
-  private static final int CHECKED_FROM = 12;
-  private static final int HEAD_BYTES = 60;
-  private static final int PART_BYTES = CHECKED_FROM;
-  private static final int BLOCK_HEADER_BYTES = 8;
-  private static final int BLOCK_BYTES = 256 << 10;
-  private static final int GOES_ON = 1 << 31;
-  private static final int SMALLEST_BUFFER = 64 << 10;
+  static final short FLAGS = ByteOrder.nativeOrder() == ByteOrder.BIG_ENDIAN ? BIG_ENDIAN : 0;
+  static final int CHECKED_FROM = 12;
+  static final int HEAD_BYTES = 60;
+  static final int PART_BYTES = CHECKED_FROM;
+  static final int BLOCK_HEADER_BYTES = 8;
+  static final int GOES_ON = 1 << 31;
 
   private CommitFormat() {}
-
-  /** Takes the values of a commit in order, the head last. A value's bytes are used again when this has returned. */
-  interface Output {
-    void part(int number, ByteBuffer value) throws IOException;
-
-    void head(ByteBuffer value) throws IOException;
-  }
-
-  /**
-   * Make the values to store of what the log has not committed yet.
-   *
-   * @param limit the most bytes that a value may have
-   */
-  static void encode(StateLog log, long version, BlockCodec codec, int limit, Output output) throws IOException {
-    Encoder encoder = new Encoder(codec, limit, log.uncommittedBytes(), output);
-    Pages.Walk walk = log.uncommitted();
-    int blockBytes = Math.min(BLOCK_BYTES, limit / 4);
-    byte[] page = null;
-    int from = 0;
-    int to = 0;
-    while (walk.next()) {
-      if (walk.page() != page || to - from >= blockBytes) {
-        encoder.addBlock(page, from, to);
-        page = walk.page();
-        from = walk.offset();
-      }
-      to = walk.offset() + Record.size(page, walk.offset());
-    }
-    encoder.addBlock(page, from, to);
-    encoder.finish(version, log.size(), log.oldestVersion(version), log.startOffset(), log.uncommittedBytes());
-  }
 
   /** What the head says; the blocks are not looked at. */
   static CommitHead head(byte[] value) {
@@ -96,7 +60,7 @@ final class CommitFormat {
     return buffer;
   }
 
-  private static long checksum(byte[] bytes, int from, int length) {
+  static long checksum(byte[] bytes, int from, int length) {
     return XXHashFactory.fastestInstance().hash64().hash(bytes, from + CHECKED_FROM, length - CHECKED_FROM, 0);
   }
 
@@ -151,64 +115,6 @@ final class CommitFormat {
       if (!goesOn) {
         sink.records(records, (int) Math.max(0, skipped - (bytes - end)), end);
       }
-    }
-  }
-
-  /** Collects blocks into values, all in one buffer: a part begins where the rest of a head would. */
-  private static final class Encoder {
-    private final BlockCodec codec;
-    private final int limit;
-    private final Output output;
-    private ByteBuffer current;
-    private int parts;
-
-    Encoder(BlockCodec codec, int limit, long rawBytes, Output output) {
-      this.codec = codec;
-      this.limit = limit;
-      this.output = output;
-      int capacity = (int) Math.min(limit, SMALLEST_BUFFER + rawBytes / 4);
-      current = ByteBuffer.allocate(capacity).order(ByteOrder.LITTLE_ENDIAN).position(HEAD_BYTES);
-    }
-
-    void addBlock(byte[] page, int from, int to) throws IOException {
-      if (from == to) {
-        return;
-      }
-      for (int most = limit / 2; to - from > most; from += most) {
-        addBlock(page, from, from + most, GOES_ON);
-      }
-      addBlock(page, from, to, 0);
-    }
-
-    private void addBlock(byte[] page, int from, int to, int flag) throws IOException {
-      int most = BLOCK_HEADER_BYTES + codec.bound(to - from);
-      if (most > limit - current.position() && current.position() > HEAD_BYTES) {
-        output.part(parts++, sealed(PART_MARK, HEAD_BYTES - PART_BYTES));
-        current.position(HEAD_BYTES);
-      }
-      if (most > current.remaining()) {
-        ByteBuffer larger = ByteBuffer.allocate(Math.max(2 * current.capacity(), current.position() + most));
-        current = larger.order(ByteOrder.LITTLE_ENDIAN).put(current.flip());
-      }
-      int at = current.position();
-      int length = codec.compress(page, from, to - from, current.array(), at + BLOCK_HEADER_BYTES);
-      current.putInt(to - from | flag).putInt(length).position(at + BLOCK_HEADER_BYTES + length);
-    }
-
-    void finish(long version, long live, long oldest, long offset, long rawBytes) throws IOException {
-      int end = current.position();
-      current.position(CHECKED_FROM);
-      current.put(FORMAT).put(codec.number).putShort(FLAGS).putInt(parts);
-      current.putLong(version).putLong(live).putLong(oldest).putLong(offset).putLong(rawBytes).position(end);
-      output.head(sealed(HEAD_MARK, 0));
-    }
-
-    /** The bytes from {@code from} to the position, with mark and checksum. */
-    private ByteBuffer sealed(int mark, int from) {
-      int length = current.position() - from;
-      long checksum = checksum(current.array(), from, length);
-      current.putInt(from, mark).putLong(from + 4, checksum);
-      return ByteBuffer.wrap(current.array(), from, length);
     }
   }
 }

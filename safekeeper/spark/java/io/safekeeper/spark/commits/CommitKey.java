@@ -35,6 +35,11 @@ public record CommitKey(long version, String id, String parent, long oldest, lon
   }
 
   byte[] part(int number) {
+    return part(version, id, number);
+  }
+
+  /** The key of a part, which is known before the commit's own. */
+  static byte[] part(long version, String id, int number) {
     return String.format("part_%019d_%s_%06d", version, id, number).getBytes(StandardCharsets.US_ASCII);
   }
 
@@ -55,6 +60,12 @@ public record CommitKey(long version, String id, String parent, long oldest, lon
   static Optional<Long> versionOfPart(byte[] key) {
     Matcher parts = PART.matcher(new String(key, StandardCharsets.ISO_8859_1));
     return parts.matches() ? Optional.of(Long.parseLong(parts.group(1))) : Optional.empty();
+  }
+
+  /** The id of the commit that a part belongs to; empty if it is a key of another kind. */
+  static Optional<String> idOfPart(byte[] key) {
+    Matcher parts = PART.matcher(new String(key, StandardCharsets.ISO_8859_1));
+    return parts.matches() ? Optional.of(parts.group(2)) : Optional.empty();
   }
 
   @Override

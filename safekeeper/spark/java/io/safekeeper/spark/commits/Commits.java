@@ -4,10 +4,11 @@ import io.safekeeper.spark.agent.Agent;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.locks.ReentrantLock;
 import java.util.stream.IntStream;
 
 /** The commits of one store, in the backend: one group, a key for each commit and one for the checkpoint's location. */
@@ -17,8 +18,9 @@ public final class Commits {
 
   private final Agent agent;
   private final String group;
-  /** Held while the parts of a commit have no head yet, and while it is found out and deleted what nothing needs. */
-  private final ReentrantLock unfinished = new ReentrantLock();
+  private final Set<String> unfinished = new HashSet<>(); // the ids of commits whose parts have no head yet
+  private final Set<String> ended = new HashSet<>(); // those of them that came to their end while garbage is collected
+  private boolean collecting;
   private final AtomicInteger written = new AtomicInteger(); // commits since the last listing for garbage
   private int garbageLeft = Integer.MAX_VALUE; // by the last listing; before the first one nobody knows
 
@@ -40,9 +42,39 @@ public final class Commits {
     return new History(agent.ask(connection -> connection.keys(group)));
   }
 
-  CommitWriter write(CommitKey key) {
+  CommitWriter write(long version, String id) {
     written.incrementAndGet();
-    return new CommitWriter(agent, group, key, unfinished);
+    return new CommitWriter(agent, this, version, id);
+  }
+
+  /** From now on there are parts of that commit, and perhaps no head. */
+  synchronized void begin(String id) {
+    unfinished.add(id);
+  }
+
+  /** That commit has a head, or needs no parts any more. */
+  synchronized void end(String id) {
+    if (collecting) {
+      ended.add(id); // the keys may have been listed before its head was there
+    } else {
+      unfinished.remove(id);
+    }
+  }
+
+  private synchronized boolean setCollecting(boolean starts) {
+    if (starts && collecting) {
+      return false;
+    }
+    collecting = starts;
+    if (!starts) {
+      unfinished.removeAll(ended);
+      ended.clear();
+    }
+    return true;
+  }
+
+  private synchronized boolean isUnfinished(String id) {
+    return unfinished.contains(id);
   }
 
   /** Read commits, in this order. One that is not there is a {@link MissingCommit}. */
@@ -100,13 +132,15 @@ public final class Commits {
    * keys costs time, and money in some stores: that is left out until there were enough commits for it.
    */
   public int deleteGarbage(int retained, long least) throws IOException {
-    unfinished.lock();
+    if (!setCollecting(true)) {
+      return 0; // somebody else does it
+    }
     try {
       int fresh = written.get();
       if ((long) garbageLeft + fresh < Math.max(1, least)) {
         return 0;
       }
-      List<byte[]> garbage = history().garbage(retained);
+      List<byte[]> garbage = history().garbage(retained, this::isUnfinished);
       written.addAndGet(-fresh);
       garbageLeft = garbage.size();
       if (garbage.size() < least) {
@@ -119,7 +153,7 @@ public final class Commits {
       garbageLeft = 0;
       return garbage.size();
     } finally {
-      unfinished.unlock();
+      setCollecting(false);
     }
   }
 

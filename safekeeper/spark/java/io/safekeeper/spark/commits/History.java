@@ -8,6 +8,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.function.Predicate;
 
 /**
  * The commits of one store, as one listing of its keys showed them.
@@ -68,10 +69,10 @@ public final class History {
    * Higher versions are kept, too.
    *
    * <p>Parts go only when their version is below all that is kept: those of a newer one may belong to a commit whose
-   * head is just being written. In a query that was set back to its beginning those of an older one may, too:
-   * {@link Commits} sees to that.
+   * head is just being written. In a query that was set back to its beginning those of an older one may, too: such ids
+   * are {@code unfinished}.
    */
-  List<byte[]> garbage(int retained) {
+  List<byte[]> garbage(int retained, Predicate<String> unfinished) {
     long version = latest().map(CommitKey::version).orElse(0L);
     Set<CommitKey> needed = new HashSet<>();
     byId.values().stream()
@@ -81,7 +82,8 @@ public final class History {
     List<byte[]> garbage = new ArrayList<>();
     for (byte[] key : keys) {
       Optional<CommitKey> commit = CommitKey.parse(key);
-      boolean oldPart = CommitKey.versionOfPart(key).filter(part -> part < oldest).isPresent();
+      boolean oldPart = CommitKey.versionOfPart(key).filter(part -> part < oldest).isPresent()
+          && CommitKey.idOfPart(key).filter(unfinished).isEmpty();
       if (oldPart || commit.filter(found -> !needed.contains(found)).isPresent()) {
         garbage.add(key);
       }

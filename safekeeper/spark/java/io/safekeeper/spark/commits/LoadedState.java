@@ -1,12 +1,10 @@
 package io.safekeeper.spark.commits;
 
-import io.safekeeper.spark.state.Savepoint;
 import io.safekeeper.spark.state.StateLog;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
-import java.util.UUID;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 import org.slf4j.Logger;
@@ -26,6 +24,8 @@ public final class LoadedState {
   private final CommitOptions options;
   private final Supplier<StateLog> newLog;
   private StateLog log; // null when nothing is loaded
+  private final List<StateLog> retired = new ArrayList<>(4); // states that were given up; has room at once
+  private OpenCommit open; // the next commit, if some of it was sent already
   private long lastTime; // of the newest commit that was seen
   private long loadMicros;
   private long commitsRead;
@@ -63,13 +63,33 @@ public final class LoadedState {
     return commitsRead;
   }
 
+  /** Give the state up. Its memory is freed when {@link #freeUnloaded} says that nobody points to it. */
   public void unload() {
-    log = null;
+    abandon();
+    if (log != null) {
+      log.dropOrder(); // which is on the heap, and that may be full
+      retired.add(log);
+      log = null;
+    }
+  }
+
+  /** Free the states that were given up: no row and no iterator points to them any more. */
+  public void freeUnloaded() {
+    retired.forEach(StateLog::close);
+    retired.clear();
+  }
+
+  /** Free them and what the state itself has given up, under the same condition; see {@link StateLog#freeRetired}. */
+  public void freeRetired() {
+    freeUnloaded();
+    if (log != null) {
+      log.freeRetired();
+    }
   }
 
   /** Become the empty state, as of that version. */
   public void moveToEmpty(long version) {
-    log = newLog.get();
+    startAnew();
     log.addSavepoint(CommitKey.NO_PARENT, version);
   }
 
@@ -92,6 +112,13 @@ public final class LoadedState {
     loadMicros = (System.nanoTime() - started) / 1000;
   }
 
+  /** Begin with an empty log. When a state is moved, no store is open: the old one need not wait to be freed. */
+  private void startAnew() {
+    unload();
+    freeRetired();
+    log = newLog.get();
+  }
+
   private void moveAlongHistory(long version, String id) throws IOException {
     History history = commits.history();
     lastTime = Math.max(lastTime, history.lastTime());
@@ -105,7 +132,7 @@ public final class LoadedState {
       }
       missing.add(commit);
       if (commit.version() <= target.oldest()) {
-        log = newLog.get();
+        startAnew();
         replay(missing, false);
         return;
       }
@@ -117,13 +144,19 @@ public final class LoadedState {
     List<CommitKey> chain = new ArrayList<>(missing);
     Collections.reverse(chain);
     Replay replay = new Replay(log, chain, warm);
-    log = null; // until all of it is there
-    if (warm) {
-      commits.read(chain, replay);
-    } else {
-      commits.load(chain, replay);
+    boolean whole = false;
+    try {
+      if (warm) {
+        commits.read(chain, replay);
+      } else {
+        commits.load(chain, replay);
+      }
+      whole = true;
+    } finally {
+      if (!whole) {
+        unload();
+      }
     }
-    log = replay.target;
   }
 
   /** Applies a chain of commits to a log; says in Spark's log how far it is, where that takes long. */
@@ -191,25 +224,53 @@ public final class LoadedState {
     }
   }
 
+  /**
+   * Encode and send the full pages of a commit that will be larger than one value, while the batch still runs.
+   *
+   * @return how many bytes must be uncommitted until it is worth to ask again
+   */
+  public long send() throws IOException {
+    if (log.uncommittedBytes() >= options.valueBytes()) {
+      if (open == null) {
+        open = new OpenCommit(commits, options, log);
+      }
+      open.addFullPages();
+    }
+    return Math.max(log.uncommittedBytes() + StateLog.PAGE_BYTES, options.valueBytes());
+  }
+
+  /** Go back to the last commit. What was sent of the next one is deleted. */
+  public void undo() {
+    abandon();
+    log.undoUncommitted();
+  }
+
+  private void abandon() {
+    if (open != null) {
+      open.close();
+      open = null;
+    }
+  }
+
   /** Make what was changed since the last commit the next one; it is durable when this returns. */
   public Committed commit() throws IOException {
     long started = System.nanoTime();
     long appended = log.uncommittedBytes();
     long cleaned = log.clean(options.cleanAt());
-    Savepoint base = log.current();
-    long version = base.version() + 1;
+    long cleanMicros = (System.nanoTime() - started) / 1000;
     long time = Math.max(System.currentTimeMillis(), lastTime + 1);
-    CommitKey key = new CommitKey(version, UUID.randomUUID().toString(), base.id(), log.oldestVersion(version), time);
-    try (CommitWriter writer = commits.write(key)) {
-      CommitFormat.encode(log, version, options.codec(), options.valueBytes(), writer);
-      long encodeMicros = (System.nanoTime() - started) / 1000 - writer.micros();
+    OpenCommit commit = open == null ? new OpenCommit(commits, options, log) : open;
+    open = null;
+    try (commit) {
+      CommitWriter writer = commit.writer();
+      CommitKey key = commit.finish(time);
       lastTime = time;
-      log.endCommit(version);
-      log.addSavepoint(key.id(), version);
+      log.endCommit(key.version());
+      log.addSavepoint(key.id(), key.version());
       return new Committed(
           key,
-          encodeMicros,
-          writer.micros() - writer.storeMicros(),
+          cleanMicros + commit.encodeMicros(),
+          Math.max(0, writer.micros() - writer.storeMicros()),
           writer.storeMicros(),
           appended,
           cleaned,

@@ -15,15 +15,19 @@ public final class Family {
   private final Pages pages;
   private OrderedIndex ordered;
 
-  Family(int id, Pages pages) {
+  Family(int id, StateMemory memory, Pages pages) {
     this.id = id;
     this.pages = pages;
-    this.index = new HashIndex(pages);
+    this.index = new HashIndex(memory, pages);
   }
 
   /** The keys in order; null in a family that is not scanned. */
   public OrderedIndex ordered() {
     return ordered;
+  }
+
+  void dropOrder() {
+    ordered = null;
   }
 
   /** Begin to keep the keys in order, those that are there already too. Doing it twice is not an error. */
@@ -34,48 +38,36 @@ public final class Family {
     ordered = new OrderedIndex(encoder, keyFields);
     try (HashIndex.Snapshot all = index.snapshot()) {
       for (int address = all.next(); address != 0; address = all.next()) {
-        ordered.put(pages.page(address), Pages.offset(address), address);
+        ordered.put(pages.at(address), address);
       }
     }
   }
 
   /**
-   * Let the newest record of the key in the record at {@code holder} be the one at {@code address}, or none with 0;
-   * return the one before.
+   * Let the newest record of the key in the record at {@code holder}, which has that hash, be the one at {@code address},
+   * or none with 0; return the one before. The index has room for it.
    */
-  int link(int holder, int address) {
-    return link(holder, hashOfKey(holder), address);
-  }
-
-  /** The same where the hash of the key is known. */
   int link(int holder, int hash, int address) {
-    byte[] page = pages.page(holder);
-    int record = Pages.offset(holder);
-    long key = Record.at(Record.keyOffset(page, record));
-    int length = Record.keyLength(page, record);
+    long record = pages.at(holder);
+    long key = Record.keyAt(null, record);
+    int length = Record.keyLength(null, record);
     if (ordered != null) {
-      ordered.put(page, record, address);
+      ordered.put(record, address);
     }
-    return address == 0 ? index.remove(hash, page, key, length) : index.put(hash, page, key, length, address);
+    return address == 0 ? index.remove(hash, null, key, length) : index.put(hash, null, key, length, address);
   }
 
-  /** Whether the record at {@code address} is its key's newest. */
-  boolean isNewest(int address) {
-    return index.holds(hashOfKey(address), address);
-  }
-
-  /** Let a copy of a record that is its key's newest take its place. */
-  void relink(int address, int copy) {
-    index.replace(hashOfKey(address), address, copy);
+  /** Let a copy of a record that is its key's newest, and has that hash, take its place. */
+  void relink(int address, int hash, int copy) {
+    index.replace(hash, address, copy);
     if (ordered != null) {
-      ordered.put(pages.page(copy), Pages.offset(copy), copy);
+      ordered.put(pages.at(copy), copy);
     }
   }
 
   /** The hash of the key in the record at {@code address}. */
   int hashOfKey(int address) {
-    byte[] page = pages.page(address);
-    int record = Pages.offset(address);
-    return HashIndex.hash(page, Record.at(Record.keyOffset(page, record)), Record.keyLength(page, record));
+    long record = pages.at(address);
+    return HashIndex.hash(null, Record.keyAt(null, record), Record.keyLength(null, record));
   }
 }

@@ -23,8 +23,8 @@ public final class OrderedIndex {
   }
 
   /** Let the newest record of the key in this record be the one at {@code address}; with 0, forget the key. */
-  void put(byte[] page, int record, int address) {
-    key.pointTo(page, Record.at(Record.keyOffset(page, record)), Record.keyLength(page, record));
+  void put(long record, int address) {
+    key.pointTo(null, Record.keyAt(null, record), Record.keyLength(null, record));
     byte[] encoded = encoder.encodeKey(key);
     if (address == 0) {
       newest.remove(encoded);

@@ -1,26 +1,25 @@
 package io.safekeeper.spark.state;
 
 import java.util.Arrays;
+import org.apache.spark.unsafe.Platform;
 
 /**
- * The memory of a state log: pages of bytes that are only ever appended to.
+ * The memory of a state log: pages of bytes that are only ever appended to, outside the heap.
  *
  * <p>A record's <em>address</em> is an int, the page's slot and the place in the page in units of 8 bytes; 0 is no
  * address. A <em>position</em> is a long that says how far the log had come, and grows for ever; slots are used
  * again. A record never spans two pages; one that is larger than a page gets a page of its own size.
  *
- * <p>Bytes once written are never changed while anybody could see them, but for the note that a record is outdated,
- * which means nothing to a reader: what is cut off is copied away first, and the table of pages is replaced, not edited,
- * when pages go. Whoever keeps a table ({@link #table}) keeps reading what was there.
+ * <p>Bytes once written are never changed: what is cut off is copied away first, that a record is outdated is noted
+ * beside the page, and the table of pages is replaced, not edited, when pages go. Whoever keeps a table
+ * ({@link #table}) keeps reading what was there, until {@link #freeRetired}: pages that are given up are only
+ * retired, since rows and iterators may point to them, and freed when the log's owner knows of none.
  */
 public final class Pages {
   private static final int PAGE_SHIFT = 19;
 
-  /**
-   * The largest size of a page, and the usual one: with the array's header 512 KB. The G1 collector gives whole regions
-   * to arrays that are larger than half of one, which have 1 MB at least, and begins to mark the heap when it does.
-   */
-  static final int MAX_PAGE_BYTES = (1 << PAGE_SHIFT) - 16;
+  /** The largest size of a page, and the usual one. */
+  static final int MAX_PAGE_BYTES = 1 << PAGE_SHIFT;
 
   private static final int UNIT_SHIFT = 3;
   private static final int SLOT_SHIFT = PAGE_SHIFT - UNIT_SHIFT;
@@ -30,8 +29,11 @@ public final class Pages {
   private static final int FIRST_PAGE_BYTES = 16 << 10;
   private static final int START = 8; // so that no record has the address 0
 
+  private final StateMemory memory;
   private final int pageBytes;
-  private byte[][] table = new byte[4][];
+  private long[] table = new long[4]; // where the pages are, by their slot; 0 for none
+  private long[] marks = new long[4]; // by slot: a bit for each unit of the page, set for an outdated record there
+  private int[] capacities = new int[4]; // by slot
   private int[] slots = new int[4]; // the log's pages in order, by their slot; page number n is slots[n - first]
   private int[] ends = new int[4]; // by page like slots: where the page's records end
   private long first; // the number of the oldest page that is kept
@@ -39,28 +41,30 @@ public final class Pages {
   private int unusedSlot; // slots from here on were never used
   private int[] freeSlots = new int[4];
   private int free;
-  private long bytes;
+  private long[] retired = new long[4]; // pages, each followed by its capacity
+  private int retiredEnd;
+  private long memoryBytes;
+  private long diskBytes;
 
   /** Room for a first, small page; it grows up to {@code pageBytes}, and so large are all that follow. */
-  Pages(int pageBytes) {
+  Pages(StateMemory memory, int pageBytes) {
+    this.memory = memory;
     this.pageBytes = pageBytes;
     addPage(Math.min(FIRST_PAGE_BYTES, pageBytes));
   }
 
-  public static byte[] page(byte[][] table, int address) {
-    return table[address >>> SLOT_SHIFT];
+  /** Where a record is in memory. */
+  public static long at(long[] table, int address) {
+    return table[address >>> SLOT_SHIFT] + ((address & UNIT_MASK) << UNIT_SHIFT);
   }
 
-  public static int offset(int address) {
-    return (address & UNIT_MASK) << UNIT_SHIFT;
-  }
-
-  public byte[] page(int address) {
-    return table[address >>> SLOT_SHIFT];
+  /** Where a record is in memory. */
+  public long at(int address) {
+    return at(table, address);
   }
 
   /** The pages as they are now, for readers who go on while the log does. */
-  public byte[][] table() {
+  public long[] table() {
     return table;
   }
 
@@ -69,19 +73,45 @@ public final class Pages {
     return (first + count - 1) << POSITION_SHIFT | ends[count - 1];
   }
 
-  /** The memory that the pages occupy. */
-  long bytes() {
-    return bytes;
+  /** Where the pages end that are full: all but the last. */
+  long fullPagesEnd() {
+    return (first + count - 1) << POSITION_SHIFT | START;
+  }
+
+  /** How many bytes of the pages and their marks stay in memory. */
+  long memoryBytes() {
+    return memoryBytes;
+  }
+
+  /** How many bytes of the pages lie in files. */
+  long diskBytes() {
+    return diskBytes;
+  }
+
+  /** Whether the record was noted as outdated: another one took its place. One that has none need not be. */
+  boolean isOutdated(int address) {
+    return (Platform.getLong(null, mark(address)) >>> address & 1) != 0;
+  }
+
+  void setOutdated(int address, boolean outdated) {
+    long mark = mark(address);
+    long bit = 1L << address;
+    long word = Platform.getLong(null, mark);
+    Platform.putLong(null, mark, outdated ? word | bit : word & ~bit);
+  }
+
+  private long mark(int address) {
+    return marks[address >>> SLOT_SHIFT] + ((address & UNIT_MASK) >>> 6 << 3);
   }
 
   /** Make room for a record of {@code size} bytes and return its address. */
   int allocate(int size) {
     int last = count - 1;
     int end = ends[last];
-    byte[] page = table[slots[last]];
-    if (size > page.length - end) {
-      if (size <= pageBytes - end && page.length < pageBytes) {
-        grow(last, Math.min(pageBytes, Math.max(2 * page.length, end + size)));
+    int capacity = capacities[slots[last]];
+    if (size > capacity - end) {
+      if (size <= pageBytes - end && capacity < pageBytes) {
+        grow(last, Math.min(pageBytes, Math.max(2 * capacity, end + size)));
       } else {
         addPage(Math.max(pageBytes, Math.addExact(START, size)));
         last = count - 1;
@@ -97,21 +127,22 @@ public final class Pages {
     if (position == position()) {
       return;
     }
-    table = table.clone();
     int keep = (int) ((position >>> POSITION_SHIFT) - first) + 1;
+    // Rows and iterators of whoever wrote the rest may still point at it: they keep the old page.
+    int slot = slots[keep - 1];
+    long page = memory.allocatePage(capacities[slot]);
+    Platform.copyMemory(null, table[slot], null, page, (int) position);
+    table = table.clone();
     while (count > keep) {
       count--;
       release(slots[count]);
     }
     ends[count - 1] = (int) position;
-    // Rows and iterators of whoever wrote the rest may still point at it: they keep the old array.
-    byte[] old = table[slots[count - 1]];
-    byte[] page = new byte[old.length];
-    System.arraycopy(old, 0, page, 0, ends[count - 1]);
-    table[slots[count - 1]] = page;
+    retire(table[slot], capacities[slot]);
+    table[slot] = page;
   }
 
-  /** Give back the pages that lie wholly before {@code position}. */
+  /** Give up the pages that lie wholly before {@code position}. */
   void releaseBefore(long position) {
     int gone = (int) Math.min((position >>> POSITION_SHIFT) - first, count - 1);
     if (gone <= 0) {
@@ -132,10 +163,32 @@ public final class Pages {
     return new Walk(from, to);
   }
 
+  /** Free the pages that were given up. Nobody may point to them any more: no row, no iterator, no table. */
+  void freeRetired() {
+    while (retiredEnd > 0) {
+      retiredEnd -= 2;
+      memory.freePage(retired[retiredEnd], (int) retired[retiredEnd + 1]);
+    }
+  }
+
+  /** Free all pages; nobody may point to any of them. */
+  void close() {
+    freeRetired();
+    while (count > 0) {
+      release(slots[--count]);
+    }
+    freeRetired();
+  }
+
   private void grow(int page, int capacity) {
-    byte[] old = table[slots[page]];
-    table[slots[page]] = Arrays.copyOf(old, capacity);
-    bytes += capacity - old.length;
+    int slot = slots[page];
+    long larger = memory.allocatePage(capacity);
+    long largerMarks = newMarks(larger, capacity);
+    Platform.copyMemory(null, table[slot], null, larger, ends[page]);
+    Platform.copyMemory(null, marks[slot], null, largerMarks, marksBytes(capacities[slot]));
+    retire(table[slot], capacities[slot]);
+    dropMarks(slot);
+    setPage(slot, larger, largerMarks, capacity);
   }
 
   /** Where this fails, nothing has changed: it may be asked for again after an undo. */
@@ -145,27 +198,69 @@ public final class Pages {
     }
     if (free == 0 && unusedSlot == table.length) {
       table = Arrays.copyOf(table, 2 * unusedSlot);
+      marks = Arrays.copyOf(marks, 2 * unusedSlot);
+      capacities = Arrays.copyOf(capacities, 2 * unusedSlot);
     }
     if (count == slots.length) {
       slots = Arrays.copyOf(slots, 2 * count);
       ends = Arrays.copyOf(ends, 2 * count);
     }
-    byte[] page = new byte[capacity];
+    long page = memory.allocatePage(capacity);
+    long pageMarks = newMarks(page, capacity);
     int slot = free > 0 ? freeSlots[--free] : unusedSlot++;
-    table[slot] = page;
-    bytes += capacity;
+    setPage(slot, page, pageMarks, capacity);
     slots[count] = slot;
     ends[count] = START;
     count++;
   }
 
+  private void setPage(int slot, long page, long pageMarks, int capacity) {
+    table[slot] = page;
+    marks[slot] = pageMarks;
+    capacities[slot] = capacity;
+    addBytes(capacity, 1);
+  }
+
+  /** Room for the marks of a page that is new; without it there is no page either. */
+  private long newMarks(long page, int capacity) {
+    try {
+      return memory.allocate(marksBytes(capacity));
+    } catch (OutOfMemoryError error) {
+      memory.freePage(page, capacity);
+      throw error;
+    }
+  }
+
+  private void dropMarks(int slot) {
+    memory.free(marks[slot], marksBytes(capacities[slot]));
+    addBytes(capacities[slot], -1);
+  }
+
+  private static int marksBytes(int capacity) {
+    return (capacity >>> UNIT_SHIFT + 6) + 1 << 3;
+  }
+
+  private void addBytes(int capacity, int sign) {
+    memoryBytes += sign * (marksBytes(capacity) + (StateMemory.isSmall(capacity) ? (long) capacity : 0));
+    diskBytes += sign * (StateMemory.isSmall(capacity) ? 0 : (long) capacity);
+  }
+
   private void release(int slot) {
-    bytes -= table[slot].length;
-    table[slot] = null;
+    retire(table[slot], capacities[slot]);
+    dropMarks(slot);
+    table[slot] = 0;
     if (free == freeSlots.length) {
       freeSlots = Arrays.copyOf(freeSlots, 2 * free);
     }
     freeSlots[free++] = slot;
+  }
+
+  private void retire(long page, int capacity) {
+    if (retiredEnd == retired.length) {
+      retired = Arrays.copyOf(retired, 2 * retiredEnd);
+    }
+    retired[retiredEnd++] = page;
+    retired[retiredEnd++] = capacity;
   }
 
   /** Goes from record to record; before the first {@link #next} it stands nowhere. */
@@ -191,16 +286,13 @@ public final class Pages {
         next = START;
       }
       offset = next;
-      next += Record.size(page(), offset);
+      next += Record.size(null, at());
       return true;
     }
 
-    public byte[] page() {
-      return table[slots[(int) (number - first)]];
-    }
-
-    public int offset() {
-      return offset;
+    /** Where the record is in memory. */
+    public long at() {
+      return table[slots[(int) (number - first)]] + offset;
     }
 
     int address() {

@@ -15,8 +15,11 @@ import org.apache.spark.unsafe.Platform;
  * </pre>
  *
  * Numbers have the byte order of the machine, as Spark's rows have; a commit says which one it was. Frozen: a change
- * makes a new format of commits. OUTDATED is a note for the memory that the record is in: whoever reads a commit, where
- * it stands on a record that has a successor in the same commit, passes over it.
+ * makes a new format of commits. OUTDATED was a note of older versions for the memory that the record is in: whoever
+ * reads a commit, where it stands on a record that has a successor in the same commit, passes over it.
+ *
+ * <p>A record is named as Spark's {@code Platform} names bytes: by an array and {@link #at}, or by null and where it is in
+ * memory, as in {@link Pages}.
  */
 public final class Record {
   /** The key was removed; there is no value. */
@@ -31,7 +34,7 @@ public final class Record {
   /** On the value: it is an older list of values with others added at its end. */
   static final int MERGED = 1;
 
-  /** On the value: another record took its place. One that is not its key's newest need not have it. */
+  /** On the value: another record took its place. Not written any more. */
   static final int OUTDATED = 2;
 
   private static final int FLAGS = 7;
@@ -44,76 +47,77 @@ public final class Record {
     return Math.addExact(Math.addExact(HEADER_BYTES + (extended ? EXTENSION_BYTES : 0), keyLength), valueLength);
   }
 
-  /** Write everything before the key and return the offset where the key belongs. */
-  static int writeHeader(byte[] page, int offset, int keyLength, int valueLength, int flags, int family, int added) {
+  /** Write everything before the key and return how many bytes that are. */
+  static int writeHeader(long record, int keyLength, int valueLength, int flags, int family, int added) {
     boolean extended = family != 0 || added != 0;
-    Platform.putInt(page, at(offset), keyLength | flags | (extended ? EXTENDED : 0));
-    Platform.putInt(page, at(offset + 4), valueLength | (added != 0 ? MERGED : 0));
+    Platform.putInt(null, record, keyLength | flags | (extended ? EXTENDED : 0));
+    Platform.putInt(null, record + 4, valueLength | (added != 0 ? MERGED : 0));
     if (!extended) {
-      return offset + HEADER_BYTES;
+      return HEADER_BYTES;
     }
-    Platform.putShort(page, at(offset + 8), (short) family);
-    Platform.putShort(page, at(offset + 10), (short) 0);
-    Platform.putInt(page, at(offset + 12), added);
-    return offset + HEADER_BYTES + EXTENSION_BYTES;
+    Platform.putShort(null, record + 8, (short) family);
+    Platform.putShort(null, record + 10, (short) 0);
+    Platform.putInt(null, record + 12, added);
+    return HEADER_BYTES + EXTENSION_BYTES;
   }
 
-  static void markCleaned(byte[] page, int offset) {
-    Platform.putInt(page, at(offset), (keyWord(page, offset) | CLEANED));
+  static void markCleaned(long record) {
+    Platform.putInt(null, record, keyWord(null, record) | CLEANED);
   }
 
-  static boolean isOutdated(byte[] page, int offset) {
-    return (valueWord(page, offset) & OUTDATED) != 0;
+  /** Take away what an older version noted in the record itself. */
+  static void clearOutdated(long record) {
+    int word = valueWord(null, record);
+    if ((word & OUTDATED) != 0) {
+      Platform.putInt(null, record + 4, word & ~OUTDATED);
+    }
   }
 
-  static void setOutdated(byte[] page, int offset, boolean outdated) {
-    int word = valueWord(page, offset);
-    Platform.putInt(page, at(offset + 4), outdated ? word | OUTDATED : word & ~OUTDATED);
+  public static int size(Object base, long record) {
+    return headerBytes(base, record) + keyLength(base, record) + valueLength(base, record);
   }
 
-  public static int size(byte[] page, int offset) {
-    return keyOffset(page, offset) - offset + keyLength(page, offset) + valueLength(page, offset);
+  public static int keyLength(Object base, long record) {
+    return keyWord(base, record) & ~FLAGS;
   }
 
-  public static int keyLength(byte[] page, int offset) {
-    return keyWord(page, offset) & ~FLAGS;
+  public static int valueLength(Object base, long record) {
+    return valueWord(base, record) & ~FLAGS;
   }
 
-  public static int valueLength(byte[] page, int offset) {
-    return valueWord(page, offset) & ~FLAGS;
+  /** Where the key begins. */
+  public static long keyAt(Object base, long record) {
+    return record + headerBytes(base, record);
   }
 
-  public static int keyOffset(byte[] page, int offset) {
-    return offset + HEADER_BYTES + ((keyWord(page, offset) & EXTENDED) != 0 ? EXTENSION_BYTES : 0);
+  /** Where the value begins. */
+  public static long valueAt(Object base, long record) {
+    return keyAt(base, record) + keyLength(base, record);
   }
 
-  public static int valueOffset(byte[] page, int offset) {
-    return keyOffset(page, offset) + keyLength(page, offset);
+  public static boolean isTombstone(Object base, long record) {
+    return (keyWord(base, record) & TOMBSTONE) != 0;
   }
 
-  public static boolean isTombstone(byte[] page, int offset) {
-    return (keyWord(page, offset) & TOMBSTONE) != 0;
+  public static boolean isCleaned(Object base, long record) {
+    return (keyWord(base, record) & CLEANED) != 0;
   }
 
-  public static boolean isCleaned(byte[] page, int offset) {
-    return (keyWord(page, offset) & CLEANED) != 0;
-  }
-
-  public static int family(byte[] page, int offset) {
-    return (keyWord(page, offset) & EXTENDED) == 0 ? 0 : Platform.getShort(page, at(offset + 8)) & 0xffff;
+  public static int family(Object base, long record) {
+    return (keyWord(base, record) & EXTENDED) == 0 ? 0 : Platform.getShort(base, record + 8) & 0xffff;
   }
 
   /** How many bytes at the end of the value this record added to a list; 0 unless it is a merge. */
-  public static int added(byte[] page, int offset) {
-    return (valueWord(page, offset) & MERGED) == 0 ? 0 : Platform.getInt(page, at(offset + 12));
+  public static int added(Object base, long record) {
+    return (valueWord(base, record) & MERGED) == 0 ? 0 : Platform.getInt(base, record + 12);
   }
 
   /** The size of the record at {@code offset}, after checking that a record can stand there before {@code end}. */
   public static int checkedSize(byte[] bytes, int offset, int end) {
     if (end - offset >= HEADER_BYTES) {
-      long extension = (keyWord(bytes, offset) & EXTENDED) != 0 ? EXTENSION_BYTES : 0;
-      long key = keyLength(bytes, offset);
-      long value = valueLength(bytes, offset);
+      long extension = (keyWord(bytes, at(offset)) & EXTENDED) != 0 ? EXTENSION_BYTES : 0;
+      long key = keyLength(bytes, at(offset));
+      long value = valueLength(bytes, at(offset));
       if (key >= 0 && value >= 0 && HEADER_BYTES + extension + key + value <= end - offset) {
         return (int) (HEADER_BYTES + extension + key + value);
       }
@@ -126,11 +130,15 @@ public final class Record {
     return (long) Platform.BYTE_ARRAY_OFFSET + offset;
   }
 
-  private static int keyWord(byte[] page, int offset) {
-    return Platform.getInt(page, at(offset));
+  private static int headerBytes(Object base, long record) {
+    return HEADER_BYTES + ((keyWord(base, record) & EXTENDED) != 0 ? EXTENSION_BYTES : 0);
   }
 
-  private static int valueWord(byte[] page, int offset) {
-    return Platform.getInt(page, at(offset + 4));
+  private static int keyWord(Object base, long record) {
+    return Platform.getInt(base, record);
+  }
+
+  private static int valueWord(Object base, long record) {
+    return Platform.getInt(base, record + 4);
   }
 }

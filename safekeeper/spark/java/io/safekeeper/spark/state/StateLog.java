@@ -2,7 +2,6 @@ package io.safekeeper.spark.state;
 
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
-import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.TreeMap;
@@ -22,6 +21,10 @@ import org.apache.spark.unsafe.Platform;
  * <p>For one thread at a time; whoever holds the provider's lease.
  */
 public final class StateLog {
+  /** The usual size of a page. */
+  public static final int PAGE_BYTES = Pages.MAX_PAGE_BYTES;
+
+  private final StateMemory memory;
   private final Pages pages;
   private final Map<Integer, Family> families = new TreeMap<>();
   private final Family defaultFamily;
@@ -29,9 +32,7 @@ public final class StateLog {
   private final int savepointsKept;
   private final ArrayDeque<Savepoint> savepoints = new ArrayDeque<>(); // oldest first
   private Map<String, Integer> names; // from the catalog, null when it must be read again
-  private long[] undo = new long[64]; // the record's address above, the one that was newest before it below
-  private int undoSize;
-  private long undoDropped; // entries that were dropped at the list's start
+  private final UndoList undo; // the record's address above, the one that was newest before it below
   private long appended;
   private long liveBytes;
   private long commitPosition; // the end of the last commit
@@ -43,14 +44,22 @@ public final class StateLog {
   private int unlinkedCount;
 
   /** An empty log that can later go back over so many versions; see {@link Extent} for the weight. */
-  public StateLog(int savepointsKept, int leastWeight) {
-    this(savepointsKept, leastWeight, Pages.MAX_PAGE_BYTES);
+  public StateLog(StateMemory memory, int savepointsKept, int leastWeight) {
+    this(memory, savepointsKept, leastWeight, Pages.MAX_PAGE_BYTES);
   }
 
-  StateLog(int savepointsKept, int leastWeight, int pageBytes) {
+  StateLog(StateMemory memory, int savepointsKept, int leastWeight, int pageBytes) {
+    this.memory = memory;
     this.savepointsKept = Math.max(2, savepointsKept);
-    this.pages = new Pages(pageBytes);
-    this.defaultFamily = family(Family.DEFAULT);
+    this.pages = new Pages(memory, pageBytes);
+    this.undo = new UndoList(memory);
+    try {
+      this.defaultFamily = family(Family.DEFAULT);
+      family(Family.CATALOG); // at once: asking for names takes no memory then
+    } catch (OutOfMemoryError error) {
+      close();
+      throw error;
+    }
     this.extent = new Extent(leastWeight, pages.position());
     this.commitPosition = pages.position();
   }
@@ -75,13 +84,39 @@ public final class StateLog {
     return family.index.size();
   }
 
-  /** The memory that records and indexes occupy; the ordered ones are not counted. */
+  /** What stays in memory: the indexes, small pages and what undo needs; the ordered indexes are not counted. */
   public long memoryBytes() {
-    long bytes = pages.bytes() + 8L * undo.length;
+    long bytes = pages.memoryBytes() + undo.bytes();
     for (Family family : families.values()) {
       bytes += family.index.bytes();
     }
     return bytes;
+  }
+
+  /** What lies in mapped files: the records. */
+  public long diskBytes() {
+    return pages.diskBytes();
+  }
+
+  /**
+   * Free what was given up. Nobody may read any more what he got of this log until now, neither rows nor iterators nor
+   * tables of pages; an iterator that is read on all the same says so.
+   */
+  public void freeRetired() {
+    families.values().forEach(family -> family.index.endSnapshots());
+    pages.freeRetired();
+  }
+
+  /** Forget the order of keys; the log will not be used any more. Takes no memory. */
+  public void dropOrder() {
+    families.values().forEach(Family::dropOrder);
+  }
+
+  /** Free everything, under the same condition. The log cannot be used any more. */
+  public void close() {
+    families.values().forEach(family -> family.index.close());
+    undo.close();
+    pages.close();
   }
 
   /** How many keys there are, give or take the last puts: changes nothing, for a log that a change failed in. */
@@ -111,17 +146,18 @@ public final class StateLog {
   /** Append a value for a key. The last {@code added} bytes of the value are new, if it is a list that was added to. */
   public void put(
       Family family, Object key, long keyAt, int keyLength, Object value, long valueAt, int valueLength, int added) {
-    beginPut(family);
+    int hash = HashIndex.hash(key, keyAt, keyLength);
+    beginPut(family, hash);
     int address = append(family, key, keyAt, keyLength, value, valueAt, valueLength, 0, added);
-    endPut(address, HashIndex.hash(key, keyAt, keyLength));
+    endPut(address, hash);
   }
 
-  private void beginPut(Family family) {
+  private void beginPut(Family family, int hash) {
     if (family != unlinkedFamily || family.ordered() != null || unlinkedCount == unlinked.length) {
       linkPuts();
       unlinkedFamily = family;
     }
-    begin(family);
+    begin(family, hash);
   }
 
   /** The index is to know of the record at this address, whose key has that hash, the next time that somebody asks. */
@@ -148,12 +184,14 @@ public final class StateLog {
 
   /** Append a tombstone for a key, if the key is there; return whether it was. */
   public boolean remove(Family family, Object key, long keyAt, int keyLength) {
-    if (find(family, key, keyAt, keyLength) == 0) {
+    linkPuts();
+    int hash = HashIndex.hash(key, keyAt, keyLength);
+    if (family.index.find(hash, key, keyAt, keyLength) == 0) {
       return false;
     }
-    begin(family);
+    begin(family, hash);
     int address = append(family, key, keyAt, keyLength, null, 0, 0, Record.TOMBSTONE, 0);
-    note(address, family.link(address, 0));
+    note(address, family.link(address, hash, 0));
     return true;
   }
 
@@ -204,12 +242,11 @@ public final class StateLog {
     if (family == null) {
       return false;
     }
-    byte[][] table = pages.table();
+    long[] table = pages.table();
     try (Addresses all = all(family)) {
       for (int address = all.next(); address != 0; address = all.next()) {
-        byte[] page = Pages.page(table, address);
-        int record = Pages.offset(address);
-        remove(family, page, Record.at(Record.keyOffset(page, record)), Record.keyLength(page, record));
+        long record = Pages.at(table, address);
+        remove(family, null, Record.keyAt(null, record), Record.keyLength(null, record));
       }
     }
     byte[] key = catalogKey(name);
@@ -225,12 +262,12 @@ public final class StateLog {
       Family catalog = family(Family.CATALOG);
       try (Addresses all = all(catalog)) {
         for (int address = all.next(); address != 0; address = all.next()) {
-          byte[] page = pages.page(address);
-          int record = Pages.offset(address);
-          int key = Record.keyOffset(page, record);
-          int length = (int) Platform.getLong(page, Record.at(key));
-          String name = new String(page, key + 8, length, StandardCharsets.UTF_8);
-          found.put(name, (int) Platform.getLong(page, Record.at(Record.valueOffset(page, record))));
+          long record = pages.at(address);
+          long key = Record.keyAt(null, record);
+          byte[] text = new byte[(int) Platform.getLong(null, key)];
+          Platform.copyMemory(null, key + 8, text, Record.at(0), text.length);
+          String name = new String(text, StandardCharsets.UTF_8);
+          found.put(name, (int) Platform.getLong(null, Record.valueAt(null, record)));
         }
       }
       names = found;
@@ -249,7 +286,7 @@ public final class StateLog {
   private Family family(int id) {
     return id == Family.DEFAULT && defaultFamily != null
         ? defaultFamily
-        : families.computeIfAbsent(id, number -> new Family(number, pages));
+        : families.computeIfAbsent(id, number -> new Family(number, memory, pages));
   }
 
   // ---- versions
@@ -269,9 +306,19 @@ public final class StateLog {
     return extent.startOffset();
   }
 
-  /** A walk over what was appended since the last commit. */
-  public Pages.Walk uncommitted() {
-    return pages.walk(current().position(), pages.position());
+  /** Where the next record goes at the earliest. */
+  public long position() {
+    return pages.position();
+  }
+
+  /** Where the pages end that are full, and that nothing will be appended to. */
+  public long fullPagesEnd() {
+    return pages.fullPagesEnd();
+  }
+
+  /** A walk over the records from one position to another. */
+  public Pages.Walk walk(long from, long to) {
+    return pages.walk(from, to);
   }
 
   /** What was appended since the last commit is the commit of that version. */
@@ -284,9 +331,8 @@ public final class StateLog {
   /** Let the log be able to come back to where it is now, at the end of a commit. */
   public void addSavepoint(String id, long version) {
     linkPuts();
-    long undoEnd = undoDropped + undoSize;
     savepoints.addLast(new Savepoint(
-        id, version, pages.position(), undoEnd, appended, liveBytes, extent.start(), extent.startAppended()));
+        id, version, pages.position(), undo.end(), appended, liveBytes, extent.start(), extent.startAppended()));
     if (savepoints.size() > savepointsKept) {
       savepoints.removeFirst();
       forgetBefore(savepoints.getFirst());
@@ -310,13 +356,16 @@ public final class StateLog {
   public void undoUncommitted() {
     unlinkedCount = 0; // they came after the last commit, and nothing knows of them
     Savepoint target = current();
-    while (undoDropped + undoSize > target.undo()) {
-      long entry = undo[--undoSize];
+    while (undo.end() > target.undo()) {
+      long entry = undo.take();
       int address = (int) (entry >>> 32);
       int before = (int) entry;
-      family(Record.family(pages.page(address), Pages.offset(address))).link(address, before);
+      Family family = family(Record.family(null, pages.at(address)));
+      int hash = family.hashOfKey(address);
+      family.index.reserve(hash);
+      family.link(address, hash, before);
       if (before != 0) {
-        Record.setOutdated(pages.page(before), Pages.offset(before), false);
+        pages.setOutdated(before, false);
       }
     }
     pages.truncate(target.position());
@@ -350,7 +399,7 @@ public final class StateLog {
     Pages.Walk walk = pages.walk(extent.start(), pages.position());
     extent.advance(extent.start(), 0); // past commits without records
     while (extent.startAppended() < target && walk.next()) {
-      extent.advance(walk.after(), Record.size(walk.page(), walk.offset()));
+      extent.advance(walk.after(), Record.size(null, walk.at()));
     }
     if (extent.startAppended() > target) {
       throw new IllegalStateException("a commit names an oldest record that is none: " + offset + " bytes into version "
@@ -362,17 +411,19 @@ public final class StateLog {
   public void replay(byte[] bytes, int from, int to) {
     for (int offset = from; offset < to; ) {
       int size = Record.checkedSize(bytes, offset, to);
-      Family family = family(Record.family(bytes, offset));
-      if (Record.isTombstone(bytes, offset)) {
+      long record = Record.at(offset);
+      Family family = family(Record.family(bytes, record));
+      int hash = HashIndex.hash(bytes, Record.keyAt(bytes, record), Record.keyLength(bytes, record));
+      if (Record.isTombstone(bytes, record)) {
         linkPuts();
-        begin(family);
-        int address = appendCopy(bytes, offset, size);
-        note(address, family.link(address, 0));
+        begin(family, hash);
+        int address = appendCopy(bytes, record, size);
+        note(address, family.link(address, hash, 0));
       } else {
-        beginPut(family);
-        int address = appendCopy(bytes, offset, size);
-        Record.setOutdated(pages.page(address), Pages.offset(address), false); // its successor comes yet
-        endPut(address, family.hashOfKey(address));
+        beginPut(family, hash);
+        int address = appendCopy(bytes, record, size);
+        Record.clearOutdated(pages.at(address));
+        endPut(address, hash);
       }
       offset += size;
     }
@@ -403,9 +454,9 @@ public final class StateLog {
         extent.advanceToEnd(last.position(), last.appended());
         break;
       }
-      int size = Record.size(walk.page(), walk.offset());
-      // Most are outdated and say so: only the others are worth a look at the index.
-      if (!Record.isOutdated(walk.page(), walk.offset()) && moveToEnd(walk, size)) {
+      int size = Record.size(null, walk.at());
+      // Most are known to be outdated: only the others are worth a look at the index.
+      if (!pages.isOutdated(walk.address()) && moveToEnd(walk, size)) {
         moved += size;
       }
       extent.advance(walk.after(), size);
@@ -415,42 +466,41 @@ public final class StateLog {
 
   /** Append the record that the walk is at again, if it is its key's newest; return whether it was. */
   private boolean moveToEnd(Pages.Walk walk, int size) {
-    int address = walk.address();
-    Family family = family(Record.family(walk.page(), walk.offset()));
-    if (Record.isTombstone(walk.page(), walk.offset()) || !family.isNewest(address)) {
+    if (Record.isTombstone(null, walk.at())) {
       return false;
     }
-    begin(family);
-    int copy = appendCopy(walk.page(), walk.offset(), size);
-    Record.markCleaned(pages.page(copy), Pages.offset(copy));
-    family.relink(address, copy);
+    int address = walk.address();
+    Family family = family(Record.family(null, walk.at()));
+    int hash = family.hashOfKey(address);
+    if (!family.index.holds(hash, address)) {
+      return false;
+    }
+    begin(family, hash);
+    int copy = appendCopy(null, walk.at(), size);
+    Record.markCleaned(pages.at(copy));
+    family.relink(address, hash, copy);
     note(copy, address);
     return true;
   }
 
   private void forgetBefore(Savepoint oldest) {
-    int drop = (int) (oldest.undo() - undoDropped);
-    System.arraycopy(undo, drop, undo, 0, undoSize - drop);
-    undoSize -= drop;
-    undoDropped += drop;
+    undo.dropBefore(oldest.undo());
     extent.forgetBefore(oldest.start());
     pages.releaseBefore(oldest.start());
   }
 
-  private int appendCopy(byte[] bytes, int offset, int size) {
+  private int appendCopy(Object base, long record, int size) {
     int address = pages.allocate(size);
-    System.arraycopy(bytes, offset, pages.page(address), Pages.offset(address), size);
+    Platform.copyMemory(base, record, null, pages.at(address), size);
     appended += size;
     return address;
   }
 
   /** Before a change: get the memory that noting it takes, so that undo works when there is none for the rest. */
-  private void begin(Family family) {
+  private void begin(Family family, int hash) {
     changing = true;
-    family.index.reserve(unlinkedCount + 1);
-    if (undoSize + unlinkedCount == undo.length) {
-      undo = Arrays.copyOf(undo, 2 * undo.length);
-    }
+    family.index.reserve(hash);
+    undo.reserve(unlinkedCount + 1);
   }
 
   private int append(
@@ -468,11 +518,11 @@ public final class StateLog {
     }
     int size = Record.sizeOf(keyLength, valueLength, family.id != 0 || added != 0);
     int address = pages.allocate(size);
-    byte[] page = pages.page(address);
-    int at = Record.writeHeader(page, Pages.offset(address), keyLength, valueLength, flags, family.id, added);
-    Platform.copyMemory(key, keyAt, page, Record.at(at), keyLength);
+    long record = pages.at(address);
+    long at = record + Record.writeHeader(record, keyLength, valueLength, flags, family.id, added);
+    Platform.copyMemory(key, keyAt, null, at, keyLength);
     if (valueLength > 0) {
-      Platform.copyMemory(value, valueAt, page, Record.at(at + keyLength), valueLength);
+      Platform.copyMemory(value, valueAt, null, at + keyLength, valueLength);
     }
     appended += size;
     return address;
@@ -480,18 +530,16 @@ public final class StateLog {
 
   /** After a change: note that a record took another one's place as its key's newest. */
   private void note(int address, int before) {
-    byte[] page = pages.page(address);
-    int record = Pages.offset(address);
-    if (!Record.isTombstone(page, record)) {
-      liveBytes += Record.size(page, record);
+    long record = pages.at(address);
+    if (!Record.isTombstone(null, record)) {
+      liveBytes += Record.size(null, record);
     }
     if (before != 0) {
-      byte[] pageBefore = pages.page(before);
-      liveBytes -= Record.size(pageBefore, Pages.offset(before));
-      Record.setOutdated(pageBefore, Pages.offset(before), true);
+      liveBytes -= Record.size(null, pages.at(before));
+      pages.setOutdated(before, true);
     }
     if (!savepoints.isEmpty()) { // else it is a load, and there is nothing to go back to
-      undo[undoSize++] = (long) address << 32 | before & 0xffffffffL;
+      undo.add((long) address << 32 | before & 0xffffffffL);
     }
     changing = false;
   }

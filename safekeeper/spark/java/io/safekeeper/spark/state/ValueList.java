@@ -36,16 +36,17 @@ public final class ValueList {
 
   /** The rows of a list, in a row object that is used again for each. */
   public static final class Rows extends AbstractIterator<UnsafeRow> {
-    private final byte[] bytes;
+    private final Object base;
     private final UnsafeRow row;
-    private final int end;
-    private int at;
+    private final long end;
+    private long at;
 
-    public Rows(byte[] bytes, int from, int length, UnsafeRow row) {
-      this.bytes = bytes;
+    /** A list of so many bytes, named as Spark's {@code Platform} does. */
+    public Rows(Object base, long at, int length, UnsafeRow row) {
+      this.base = base;
       this.row = row;
-      this.at = from;
-      this.end = from + length;
+      this.at = at;
+      this.end = at + length;
     }
 
     @Override
@@ -55,8 +56,8 @@ public final class ValueList {
 
     @Override
     public UnsafeRow next() {
-      int length = (int) Platform.getLong(bytes, Record.at(at));
-      row.pointTo(bytes, Record.at(at + LENGTH_BYTES), length);
+      int length = (int) Platform.getLong(base, at);
+      row.pointTo(base, at + LENGTH_BYTES, length);
       at += LENGTH_BYTES + length;
       return row;
     }

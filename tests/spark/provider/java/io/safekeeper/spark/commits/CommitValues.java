@@ -14,7 +14,7 @@ public final class CommitValues {
   /** The values of what the log has not committed yet. */
   public static List<byte[]> encode(StateLog log, long version, BlockCodec codec, int limit) {
     List<byte[]> values = new ArrayList<>();
-    CommitFormat.Output output = new CommitFormat.Output() {
+    CommitOutput output = new CommitOutput() {
       @Override
       public void part(int part, ByteBuffer value) {
         if (part != values.size()) {
@@ -31,7 +31,11 @@ public final class CommitValues {
       }
     };
     try {
-      CommitFormat.encode(log, version, codec, limit, output);
+      CommitEncoder encoder = new CommitEncoder(codec, limit, log.uncommittedBytes(), output);
+      long full = Math.max(log.fullPagesEnd(), log.current().position());
+      encoder.add(log.walk(log.current().position(), full)); // in two steps, as while a batch runs
+      encoder.add(log.walk(full, log.position()));
+      encoder.finish(log, version);
     } catch (IOException error) {
       throw new UncheckedIOException(error);
     }

@@ -4,6 +4,7 @@ import io.safekeeper.spark.commits.BlockCodec;
 import io.safekeeper.spark.commits.CommitHead;
 import io.safekeeper.spark.commits.CommitKey;
 import io.safekeeper.spark.commits.CommitValues;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -16,11 +17,13 @@ import org.apache.spark.unsafe.Platform;
 /**
  * Does random things to a {@link StateLog} and to plain maps, and compares them: puts, removes, commits, aborts,
  * going back, catching up, cleaning, loading from commits, and iterators that are read while all that goes on. {@code
- * main} takes a seed and a number of steps; the same seed does the same things.
+ * main} takes a seed and a number of steps; the same seed does the same things. What is freed is poisoned, and in the
+ * end nothing is left that was not.
  */
 public final class StateLogModel {
   private static final int KEYS = 400;
 
+  private final StateMemory memory = new StateMemory(List.of(Path.of(System.getProperty("java.io.tmpdir"))));
   private final Random random;
   private final List<Version> versions = new ArrayList<>(); // the chain of commits that the log is at the end of
   private final List<OpenIterator> iterators = new ArrayList<>();
@@ -56,7 +59,7 @@ public final class StateLogModel {
     }
   }
 
-  private record OpenIterator(byte[][] table, Addresses addresses, Map<Long, Value> left) {}
+  private record OpenIterator(long[] table, Addresses addresses, Map<Long, Value> left) {}
 
   private StateLogModel(Random random) {
     this(random, Math.min(Pages.MAX_PAGE_BYTES, 1024 << random.nextInt(10)), 1.2 + 2 * random.nextDouble());
@@ -88,6 +91,27 @@ public final class StateLogModel {
         throw new AssertionError("seed " + seed + ", step " + step, error);
       }
     }
+    model.close();
+  }
+
+  /** As when a store is over: whoever reads on in an iterator of it is told so, and all that was given up is freed. */
+  private void endStore() {
+    log.freeRetired();
+    for (OpenIterator open : iterators) {
+      try {
+        check(open.addresses.next() == 0, "an iterator of a store that is over");
+      } catch (IllegalStateException error) {
+        check(error.getMessage().startsWith("the store is closed"), error.getMessage());
+      }
+      open.addresses.close();
+    }
+    iterators.clear();
+  }
+
+  private void close() {
+    endStore();
+    log.close();
+    check(memory.memoryBytes() == 0 && memory.diskBytes() == 0, "what was not freed");
   }
 
   private void step() {
@@ -102,6 +126,9 @@ public final class StateLogModel {
       iterate();
     } else if (choice < 950) {
       commit();
+      if (random.nextInt(3) == 0) {
+        endStore();
+      }
     } else if (choice < 955) {
       failToCommit();
     } else if (choice < 970) {
@@ -173,9 +200,9 @@ public final class StateLogModel {
           iterators.remove(open);
           return;
         }
-        byte[] page = Pages.page(open.table, address);
-        Value expected = open.left.remove(keyAt(page, Pages.offset(address)));
-        check(expected != null && expected.equals(valueAt(page, Pages.offset(address))), "what an iterator shows");
+        long record = Pages.at(open.table, address);
+        Value expected = open.left.remove(keyAt(record));
+        check(expected != null && expected.equals(valueAt(record)), "what an iterator shows");
       }
     }
   }
@@ -243,11 +270,10 @@ public final class StateLogModel {
     while (versions.size() > 2 && random.nextBoolean()) {
       versions.remove(versions.size() - 1);
     }
-    log = emptyLog();
+    endStore();
+    log.close();
     Version target = last();
-    if (target.number > 0) {
-      log = new StateLog(3, leastWeight, pageBytes);
-    }
+    log = target.number > 0 ? new StateLog(memory, 3, leastWeight, pageBytes) : emptyLog();
     if (target.number > 0) {
       CommitHead head = CommitValues.head(target.values);
       log.expect(random.nextBoolean() ? head.live() : 0);
@@ -282,7 +308,7 @@ public final class StateLogModel {
   public static void fill() {
     StateLogModel model = new StateLogModel(new Random(0), 1024, Double.POSITIVE_INFINITY);
     long key = 0;
-    for (; model.log.pages().bytes() < 50 << 20; key++) {
+    for (; model.log.pages().memoryBytes() < 50 << 20; key++) {
       model.put("default", key, new Value(60, key));
     }
     model.commit();
@@ -302,6 +328,39 @@ public final class StateLogModel {
     model.compareAll();
     model.load();
     model.compareAll();
+    model.close();
+  }
+
+  /** So many keys that the index is split again and again, also while an iterator reads what it was before. */
+  public static void split() {
+    StateLogModel model = new StateLogModel(new Random(0), Pages.MAX_PAGE_BYTES, 1.5);
+    int keys = 400_000;
+    for (long key = 0; key < keys; key++) {
+      model.put("default", key, new Value(1, key));
+      if (key % 50_000 == 0) {
+        model.iterators.add(new OpenIterator(
+            model.log.pages().table(), model.log.all(model.log.defaultFamily()), new HashMap<>(model.now.get("default"))));
+      }
+    }
+    for (OpenIterator open : model.iterators) {
+      for (int address = open.addresses.next(); address != 0; address = open.addresses.next()) {
+        check(open.left.remove(keyAt(Pages.at(open.table, address))) != null, "what an iterator shows");
+      }
+      check(open.left.isEmpty(), "what an iterator has not shown");
+    }
+    model.commit();
+    model.compareAll();
+    for (long key = 0; key < keys; key += 3) {
+      byte[] bytes = key(key);
+      check(model.log.remove(model.log.defaultFamily(), bytes, Record.at(0), bytes.length), "whether the key was there");
+      model.now.get("default").remove(key);
+    }
+    model.compareAll();
+    model.abort();
+    model.compareAll();
+    model.load();
+    model.compareAll();
+    model.close();
   }
 
   /** A new key whose hash is 0, as that of an empty slot, while there is no page in slot 0. */
@@ -315,7 +374,7 @@ public final class StateLogModel {
         model.put("default", each, new Value(20, commit));
       }
       model.commit();
-      if (model.log.pages().table()[0] == null) {
+      if (model.log.pages().table()[0] == 0) {
         met++;
         model.put("default", zero, new Value(1, commit));
         model.compareAll();
@@ -324,6 +383,7 @@ public final class StateLogModel {
       }
     }
     check(met > 0, "the page in slot 0, which was never released");
+    model.close();
   }
 
   private void compareAll() {
@@ -333,9 +393,9 @@ public final class StateLogModel {
       Map<Long, Value> found = new HashMap<>();
       try (Addresses all = log.all(family(expected.getKey()))) {
         for (int address = all.next(); address != 0; address = all.next()) {
-          byte[] page = log.pages().page(address);
-          found.put(keyAt(page, Pages.offset(address)), valueAt(page, Pages.offset(address)));
-          live += Record.size(page, Pages.offset(address));
+          long record = log.pages().at(address);
+          found.put(keyAt(record), valueAt(record));
+          live += Record.size(null, record);
         }
       }
       check(found.equals(expected.getValue()), "the keys of " + expected.getKey());
@@ -358,7 +418,7 @@ public final class StateLogModel {
   }
 
   private StateLog emptyLog() {
-    StateLog empty = new StateLog(3, leastWeight, pageBytes);
+    StateLog empty = new StateLog(memory, 3, leastWeight, pageBytes);
     empty.addSavepoint(CommitKey.NO_PARENT, 0);
     return empty;
   }
@@ -376,8 +436,8 @@ public final class StateLogModel {
     return bytes;
   }
 
-  private static long keyAt(byte[] page, int record) {
-    return Platform.getLong(page, Record.at(Record.keyOffset(page, record)));
+  private static long keyAt(long record) {
+    return Platform.getLong(null, Record.keyAt(null, record));
   }
 
   private static byte[] bytes(Value value) {
@@ -388,12 +448,12 @@ public final class StateLogModel {
     return bytes;
   }
 
-  private static Value valueAt(byte[] page, int record) {
-    long at = Record.at(Record.valueOffset(page, record));
-    int words = Record.valueLength(page, record) / 8;
-    long seed = words == 0 ? 0 : Platform.getLong(page, at);
+  private static Value valueAt(long record) {
+    long at = Record.valueAt(null, record);
+    int words = Record.valueLength(null, record) / 8;
+    long seed = words == 0 ? 0 : Platform.getLong(null, at);
     for (int i = 0; i < words; i++) {
-      check(Platform.getLong(page, at + 8L * i) == seed + i, "the words of a value");
+      check(Platform.getLong(null, at + 8L * i) == seed + i, "the words of a value");
     }
     return new Value(words, seed);
   }

@@ -1,0 +1,188 @@
+package io.safekeeper.spark.state;
+
+import java.io.IOException;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.spark.unsafe.Platform;
+
+/**
+ * The memory of all states in this JVM, none of it on the heap.
+ *
+ * <p>Pages of the usual size lie in files that are mapped ({@link MappedSlab}): the kernel may write them to the disk
+ * and take their memory, so they do not count. All else, indexes and small pages, stays in memory: that counts, and is
+ * refused beyond the budget.
+ *
+ * <p>Whoever frees something must know that nobody can point to it any more. With the system property
+ * {@value #POISON} whatever is freed is overwritten, so that a late reader shows.
+ */
+public final class StateMemory {
+  /** Set to {@code true} to overwrite what is freed. */
+  public static final String POISON = "safekeeper.poison";
+
+  static final int PAGE_BYTES = 1 << 19;
+
+  private static final int SLAB_PAGES = 128;
+  private static final byte POISONED = (byte) 0xa5;
+  private static final Map<List<Path>, StateMemory> SHARED = new ConcurrentHashMap<>();
+
+  private final List<Path> folders;
+  private final boolean poisons = Boolean.getBoolean(POISON);
+  private final TreeMap<Long, MappedSlab> slabs = new TreeMap<>(); // by address; both under this object's lock
+  private int turn; // of the folders
+  private final AtomicLong memory = new AtomicLong();
+  private final AtomicLong disk = new AtomicLong();
+  private volatile long budget = Long.MAX_VALUE;
+
+  StateMemory(List<Path> folders) {
+    this.folders = folders;
+  }
+
+  /** The memory whose files are in these folders, one for all states. */
+  public static StateMemory in(List<Path> folders) {
+    return SHARED.computeIfAbsent(List.copyOf(folders), StateMemory::new);
+  }
+
+  /** How many bytes may stay in memory. What is there already stays. */
+  public void setBudget(long bytes) {
+    budget = bytes;
+  }
+
+  public long budget() {
+    return budget;
+  }
+
+  /** How many bytes stay in memory. */
+  public long memoryBytes() {
+    return memory.get();
+  }
+
+  /** How many bytes lie in files; the kernel has as many of them in memory as it can. */
+  public long diskBytes() {
+    return disk.get();
+  }
+
+  /** Memory that stays in memory, full of zeros. */
+  long allocate(long bytes) {
+    long now = memory.addAndGet(bytes);
+    if (now > budget) {
+      memory.addAndGet(-bytes);
+      String says = "the indexes of all states in this executor have " + (now - bytes >> 20) + " MB, of " + (budget >> 20)
+          + " MB that they may have: raise spark.sql.streaming.stateStore.safekeeper.memoryBytes if the executor has more"
+          + " memory, or use more executors";
+      throw new StateMemoryError(says, bytes, Math.max(0, budget - (now - bytes)));
+    }
+    try {
+      long address = Platform.allocateMemory(bytes);
+      Platform.setMemory(address, (byte) 0, bytes);
+      return address;
+    } catch (OutOfMemoryError error) {
+      memory.addAndGet(-bytes);
+      throw error;
+    }
+  }
+
+  void free(long address, long bytes) {
+    poison(address, bytes);
+    memory.addAndGet(-bytes);
+    Platform.freeMemory(address);
+  }
+
+  /** Whether pages of that size stay in memory. */
+  static boolean isSmall(int bytes) {
+    return bytes < PAGE_BYTES;
+  }
+
+  /** A page; what is in it is not said. */
+  long allocatePage(int bytes) {
+    if (isSmall(bytes)) {
+      return allocate(bytes);
+    }
+    IOException failure = new IOException("there is no folder");
+    for (int i = 0; i < folders.size(); i++) {
+      try {
+        long page = takePage(bytes);
+        disk.addAndGet(bytes);
+        return page;
+      } catch (IOException error) {
+        failure = error; // the next slab is in the next folder
+      }
+    }
+    String says = "there is no room for it in Spark's local folders " + folders + " (" + failure.getMessage()
+        + "): make room there, or set spark.local.dir to a larger disk";
+    throw new StateMemoryError(says, bytes, 0);
+  }
+
+  void freePage(long page, int bytes) {
+    if (isSmall(bytes)) {
+      free(page, bytes);
+      return;
+    }
+    poison(page, bytes);
+    disk.addAndGet(-bytes);
+    giveBack(page);
+  }
+
+  private long takePage(int bytes) throws IOException {
+    MappedSlab slab;
+    long page;
+    synchronized (this) {
+      slab = slabWithRoom(bytes);
+      page = slab.take();
+      if (slab.isFilled(page)) {
+        return page;
+      }
+    }
+    try {
+      slab.fill(page);
+    } catch (IOException error) {
+      synchronized (this) {
+        slab.setFullDisk();
+      }
+      giveBack(page);
+      throw error;
+    }
+    synchronized (this) {
+      slab.setFilled(page);
+    }
+    return page;
+  }
+
+  private MappedSlab slabWithRoom(int bytes) throws IOException {
+    if (bytes == PAGE_BYTES) {
+      for (MappedSlab slab : slabs.values()) {
+        if (slab.pageBytes() == bytes && slab.hasRoom()) {
+          return slab;
+        }
+      }
+    }
+    Path folder = folders.get(Math.floorMod(turn++, folders.size()));
+    MappedSlab slab = new MappedSlab(folder, bytes, bytes == PAGE_BYTES ? SLAB_PAGES : 1);
+    slabs.put(slab.address, slab);
+    return slab;
+  }
+
+  private void giveBack(long page) {
+    MappedSlab unused = null;
+    synchronized (this) {
+      MappedSlab slab = slabs.floorEntry(page).getValue();
+      slab.giveBack(page);
+      if (slab.isEmpty()) {
+        slabs.remove(slab.address);
+        unused = slab;
+      }
+    }
+    if (unused != null) {
+      unused.close();
+    }
+  }
+
+  private void poison(long address, long bytes) {
+    if (poisons) {
+      Platform.setMemory(address, POISONED, bytes);
+    }
+  }
+}
