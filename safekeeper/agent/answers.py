@@ -8,6 +8,7 @@ from threading import Lock
 
 from safekeeper.agent import protocol
 from safekeeper.agent.budget import Budget
+from safekeeper.agent.files import FileAnswers, code_of
 from safekeeper.agent.protocol import ErrorCode, FrameKind
 from safekeeper.backend import (
     MAX_VALUE_BYTES,
@@ -17,11 +18,12 @@ from safekeeper.backend import (
     SupportsPlacement,
     check_group,
     check_value,
+    concurrent_writes,
 )
 from safekeeper.errors import BadId, Closed, Conflict, Corruption, SafekeeperError, TooLarge, Unavailable
 from safekeeper.keeper import SafeKeeper
 from safekeeper.keeper.ticket import Ticket
-from safekeeper.wire import BadFrame, Body
+from safekeeper.wire import Body
 
 Reply = tuple[FrameKind, list[bytes]]
 """The kind of a frame and the pieces of its body."""
@@ -32,7 +34,7 @@ KEY_LIST_BYTES = 256 * 1024
 """About how many bytes of keys go into one KEY_LIST."""
 
 READ_BYTES = 4 * 1024 * 1024
-"""About how many bytes of values one call of the backend reads."""
+"""About how many bytes of values one call of the backend reads; more, where it reads several of them at once."""
 
 READ_KEYS = 16
 """How many values it reads at most: when they are larger than expected, so many are in memory at once."""
@@ -58,7 +60,9 @@ class Answers:
         self._keeper = keeper
         self._placed = Placed(keeper.backend)
         self._values = Budget(value_bytes)
+        self._read_bytes = max(READ_BYTES, value_bytes // 4) if concurrent_writes(keeper.backend) > 1 else READ_BYTES
         self._expected = MAX_VALUE_BYTES  # twice the largest value read lately
+        self._files = FileAnswers(keeper, self._values)
 
     @property
     def moved(self) -> float:
@@ -83,7 +87,12 @@ class Answers:
                 return self._keys(body)
             case FrameKind.READ:
                 return self._read(body)
-        raise BadFrame(f"{kind.name} is no request")
+        return self._of_files(kind, body)
+
+    def _of_files(self, kind: FrameKind, body: Body) -> Replies:
+        started = time.perf_counter()
+        yield from self._files.to(kind, body)
+        yield FrameKind.DONE, protocol.done(time.perf_counter() - started, 0.0, *self._placed.take())
 
     def _put(self, body: Body) -> Replies:
         started = time.perf_counter()
@@ -121,7 +130,7 @@ class Answers:
         ids, at = _ids(body), 0
         while at < len(ids):
             expected = self._expected
-            some = ids[at : at + max(1, min(READ_KEYS, READ_BYTES // expected))]
+            some = ids[at : at + max(1, min(READ_KEYS, self._read_bytes // expected))]
             with self._values.room(len(some) * expected) as room:
                 values = self._keeper.backend.read(some)
                 sizes = [len(value or b"") for value in values]
@@ -157,8 +166,9 @@ class Placed:
 
 def failure(error: Exception) -> Reply:
     """The reply that says what went wrong in answering a request."""
-    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), ErrorCode.INTERNAL)
-    message = str(error) if isinstance(error, SafekeeperError) else f"{type(error).__name__}: {error}"
+    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), code_of(error))
+    known = isinstance(error, SafekeeperError) or code is not ErrorCode.INTERNAL
+    message = str(error) if known else f"{type(error).__name__}: {error}"
     return FrameKind.ERROR, protocol.error(code, message)
 
 

@@ -11,18 +11,20 @@ import xxhash
 
 from safekeeper.wire import BadFrame, fields, u32
 
-# frame:   "SKA2" | kind u8 | request u32 | length u32 | xxh64 u64 | body (length bytes)
+# frame:   "SKA3" | kind u8 | request u32 | length u32 | xxh64 u64 | body (length bytes)
 # bytes:   length u32 | data            (a field of the body)
 # text:    bytes, UTF-8
-#          little endian; the checksum covers kind, request, length and body; frozen: version 3 gets another mark.
-#          Version 2 added ALIVE; both sides speak the same version or not at all
-MARK = b"SKA2"
-VERSION = 2
+#          little endian; the checksum covers kind, request, length and body; frozen: version 4 gets another mark.
+#          Version 2 added ALIVE, version 3 files; both sides speak the same version or not at all
+MARK = b"SKA3"
+VERSION = 3
 HEADER = struct.Struct("<4sBIIQ")
 _CHECKED = struct.Struct("<BII")
 _DONE = struct.Struct("<QQII")
 _VALUE = struct.Struct("<IBI")
 _ERROR = struct.Struct("<BI")
+_STATUS = struct.Struct("<BqQ")
+_FILE = struct.Struct("<qQ16sIII")
 
 MAX_BODY_BYTES = 65 * 1024 * 1024
 """The longest body: the largest value of the contract, with room for its id."""
@@ -35,13 +37,26 @@ class FrameKind(enum.IntEnum):
     DELETE = 2
     KEYS = 3
     READ = 4
+    STAT = 5
+    LIST = 6
+    READ_FILE = 7
+    WRITE_PART = 8
+    WRITE_FILE = 9
+    DISCARD = 10
+    MAKE_DIRECTORY = 11
+    REMOVE = 12
     DONE = 65
     KEY_LIST = 66
     VALUE = 67
     ALIVE = 68
     """The request gets on. It answers nothing: it says that it is worth waiting for the reply."""
+    FILE_LIST = 69
+    FILE = 70
     ERROR = 127
 
+
+READING = (FrameKind.KEYS, FrameKind.READ, FrameKind.STAT, FrameKind.LIST, FrameKind.READ_FILE)
+"""The requests that write nothing, so no deadline of the keeper ends them."""
 
 LAST_REPLIES = (FrameKind.DONE, FrameKind.ERROR)
 """What ends the answer to a request."""
@@ -58,6 +73,12 @@ class ErrorCode(enum.IntEnum):
     BAD_ID = 6
     BAD_FRAME = 7
     INTERNAL = 8
+    NOT_FOUND = 9
+    EXISTS = 10
+    NOT_DIRECTORY = 11
+    IS_DIRECTORY = 12
+    NOT_EMPTY = 13
+    REPLACED = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +139,19 @@ def key_list(keys: Sequence[bytes]) -> list[bytes]:
 def value(index: int, data: bytes | None) -> list[bytes]:
     """The body of the VALUE that answers the key at *index* of a READ; None is a value that was not found."""
     return [_VALUE.pack(index, data is not None, len(data or b"")), data or b""]
+
+
+def file_list(entries: Sequence[tuple[str, bool, int, int]]) -> list[bytes]:
+    """The body of a FILE_LIST: of each its name, whether it is a directory, when it was modified, and its size."""
+    pieces = [u32(len(entries))]
+    for name, is_directory, modified, size in entries:
+        pieces.append(fields([name.encode()]) + _STATUS.pack(is_directory, modified, size))
+    return [b"".join(pieces)]
+
+
+def file(modified: int, size: int, write: bytes, part_bytes: int, crc: int, data: bytes) -> list[bytes]:
+    """The body of a FILE: what the entry says, and one part of the content."""
+    return [_FILE.pack(modified, size, write, part_bytes, crc, len(data)), data]
 
 
 def error(code: ErrorCode, message: str) -> list[bytes]:

@@ -21,6 +21,7 @@ from typing import Self
 from safekeeper.agent import protocol
 from safekeeper.agent.answers import Answers, Replies, Reply, failure
 from safekeeper.agent.budget import Budget, Room
+from safekeeper.agent.files import code_of
 from safekeeper.agent.protocol import ErrorCode, FrameHeader, FrameKind
 from safekeeper.errors import SafekeeperError, Unavailable
 from safekeeper.keeper import SafeKeeper
@@ -210,7 +211,7 @@ class _Conversation:
 
     def _is_stuck(self) -> bool:
         assert self._under_way is not None
-        if self._under_way.kind not in (FrameKind.KEYS, FrameKind.READ):
+        if self._under_way.kind not in protocol.READING:
             return False
         return time.monotonic() - max(self._since, self._answers.moved) > STUCK_SECONDS
 
@@ -229,7 +230,7 @@ class _Conversation:
         except BadFrame:
             raise
         except Exception as error:
-            if not isinstance(error, SafekeeperError):
+            if not isinstance(error, SafekeeperError) and code_of(error) is ErrorCode.INTERNAL:
                 log.exception("request %d failed by a defect of the backend", request)
             reply = failure(error)  # the last one: a generator that raised has ended
         if reply is not None:

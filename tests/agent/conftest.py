@@ -30,7 +30,7 @@ def key_list(keys: list[bytes]) -> bytes:
 
 def _frame(kind: int, request: int, body: bytes) -> bytes:
     checked = struct.pack("<BII", kind, request, len(body))
-    return b"SKA2" + checked + struct.pack("<Q", xxhash.xxh64_intdigest(checked + body)) + body
+    return b"SKA3" + checked + struct.pack("<Q", xxhash.xxh64_intdigest(checked + body)) + body
 
 
 @dataclass(frozen=True)
@@ -203,6 +203,23 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     agent = Agent(folder / "agent.sock", json.dumps({"url": f"file://{folder}/store"}), {})
     yield agent
     agent.kill()
+
+
+@pytest.fixture(scope="module")
+def shared_on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], tuple[Agent, str]]]:
+    """An agent for all tests of a module on a store of that scheme, and the store's URL."""
+    agents: dict[str, tuple[Agent, str]] = {}
+
+    def shared_on(scheme: str) -> tuple[Agent, str]:
+        if scheme not in agents:
+            folder = tmp_path_factory.mktemp(scheme)
+            url = f"{scheme}://{folder}/store"
+            agents[scheme] = Agent(folder / "agent.sock", json.dumps({"url": url}), {}), url
+        return agents[scheme]
+
+    yield shared_on
+    for agent, _ in agents.values():
+        agent.kill()
 
 
 @pytest.fixture

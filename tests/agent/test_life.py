@@ -26,7 +26,7 @@ def field(data):
 
 def test_it_says_that_it_is_ready_and_what_the_backend_promises(agent):
     assert agent.ready["ready"] is True
-    assert agent.ready["version"] == 2
+    assert agent.ready["version"] == 3
     assert agent.ready["scope"] == "HOST"
     assert "PROCESS" in agent.ready["survives"]
     assert agent.ready["pid"] == agent.process.pid

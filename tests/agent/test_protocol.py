@@ -14,7 +14,7 @@ def field(data):
     return struct.pack("<I", len(data)) + data
 
 
-def head(mark=b"SKA2", kind=PUT, request=7, length=0, checksum=0):
+def head(mark=b"SKA3", kind=PUT, request=7, length=0, checksum=0):
     return mark + struct.pack("<BIIQ", kind, request, length, checksum)
 
 
@@ -87,7 +87,7 @@ def test_a_request_that_cannot_be_is_refused_and_the_connection_goes_on(peer, ki
 @pytest.mark.parametrize(
     ("data", "says"),
     (
-        pytest.param(head(mark=b"HTTP"), "SKA2", id="wrong mark"),
+        pytest.param(head(mark=b"HTTP"), "SKA3", id="wrong mark"),
         pytest.param(head(mark=b"SKA1"), "same safekeeper on both sides", id="another version"),
         pytest.param(head(kind=99), "kind 99", id="unknown kind"),
         pytest.param(head(length=65 * 1024 * 1024 + 1), "at most", id="too long"),

@@ -20,6 +20,7 @@ _ENTRY = struct.Struct("<BBqQ16sII")
 _NO_WRITE = bytes(16)
 _VOLUME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _GROUP = re.compile(r"files\.([A-Za-z0-9_-]{1,63}):.*")
+_CONTENT = re.compile(r"files\.([A-Za-z0-9_-]{1,63})\.content")
 _ESCAPED = re.compile(rb"[^\x20-\x7e]|%")
 _MOST_GROUP_BYTES = 240
 
@@ -143,6 +144,16 @@ def write_of(key: bytes) -> bytes:
     return bytes.fromhex(key.partition(b"_")[0].decode())
 
 
+def directory_groups(volume: str, groups: Iterable[str]) -> set[str]:
+    """Those of *groups* that are directories of *volume*."""
+    return {group for group in groups if (found := _GROUP.fullmatch(group)) and found[1] == volume}
+
+
 def volumes_in(groups: Iterable[str]) -> list[str]:
     """The volumes that have entries."""
     return sorted({found[1] for group in groups if (found := _GROUP.fullmatch(group))})
+
+
+def volumes_with_parts_in(groups: Iterable[str]) -> list[str]:
+    """The volumes that have parts of files, whether or not they have entries."""
+    return sorted({found[1] for group in groups if (found := _CONTENT.fullmatch(group))})

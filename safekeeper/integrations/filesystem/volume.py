@@ -10,9 +10,18 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from safekeeper.backend import TOKEN_BYTES, Batch, CheckpointId, SupportsCreate, SupportsScan
+from safekeeper.backend import (
+    TOKEN_BYTES,
+    Batch,
+    CheckpointId,
+    Damage,
+    SupportsAtomicBatch,
+    SupportsCreate,
+    SupportsScan,
+)
 from safekeeper.errors import Corruption, Unavailable
 from safekeeper.integrations.filesystem import layout
 from safekeeper.integrations.filesystem.layout import INLINE_BYTES, FileEntry, VolumePath
@@ -27,6 +36,7 @@ _TRIES = 20
 _PAGE = 256
 _ROOT = FileEntry(True, 0)
 _DAY = 24 * 3600.0
+_NONE: Mapping[CheckpointId, bytes] = MappingProxyType({})
 
 
 class FileVolumes:
@@ -34,6 +44,10 @@ class FileVolumes:
 
     def __init__(self, store: Backend, part_bytes: int = PART_BYTES) -> None:
         self.store, self.part_bytes = store, part_bytes
+
+    def write(self, batch: Batch) -> None:
+        """Write to the store; whatever is written goes through here, or through `SupportsCreate`."""
+        self.store.write(batch)
 
     # Looking
 
@@ -96,7 +110,7 @@ class FileVolumes:
         missing = [path.id for path, entry in zip(paths, found, strict=True) if entry is None]
         if missing:
             made = layout.directory().encode()
-            self.store.write(Batch(dict.fromkeys(missing, made)))
+            self.write(Batch(dict.fromkeys(missing, made)))
         return bool(missing)
 
     def _check_above(self, *paths: VolumePath) -> None:
@@ -148,7 +162,7 @@ class FileVolumes:
             batch = Batch()
             for id in ids[at : at + _PAGE]:
                 batch.delete(id)
-            self.store.write(batch)
+            self.write(batch)
 
     # FileVolumes
 
@@ -166,30 +180,36 @@ class FileVolumes:
             with suppress(Unavailable):  # they take space and nothing else
                 self._delete([layout.part_id(path.volume, entry.write, number) for number in range(entry.count)])
 
-    def put(self, entries: Mapping[VolumePath, FileEntry]) -> None:
-        """Let *entries* of files stand, whose parts are stored; small ones share a write."""
+    def put(self, entries: Mapping[VolumePath, FileEntry], parts: Mapping[CheckpointId, bytes] = _NONE) -> None:
+        """Let *entries* of files stand, whose parts are stored but for *parts*; small ones share a write."""
         paths = list(entries)
         self._have_directories(_all_above(paths))
         replaced = self._entries([path.id for path in paths])
         for path, old in zip(paths, replaced, strict=True):
             if old is not None and old.is_directory:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        self.store.write(Batch({path.id: entry.encode() for path, entry in entries.items()}))
+        encoded = {path.id: entry.encode() for path, entry in entries.items()}
+        if parts and not isinstance(self.store, SupportsAtomicBatch):
+            self.write(Batch(parts))  # rule 1
+            parts = {}
+        self.write(Batch({**parts, **encoded}))
         self._check_above(*paths)
         for path, old in zip(paths, replaced, strict=True):
             if old is not None and old.write != entries[path].write:
                 self.delete_content(path, old)
 
-    def create(self, path: VolumePath, entry: FileEntry) -> None:
-        """Let *entry* of a file stand if there is nothing; raise `FileExistsError` if there is."""
+    def create(self, path: VolumePath, entry: FileEntry, token: bytes | None = None) -> None:
+        """Let *entry* of a file stand if there is nothing; raise `FileExistsError` if there is.
+
+        Whoever asks again, because no answer came, does it with the *token* of the first time.
+        """
         self._have_directories(list(path.above))
-        if not self._create(path.id, entry.encode()):
+        if not self._create(path.id, entry.encode(), token or secrets.token_bytes(TOKEN_BYTES)):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         self._check_above(path)
 
-    def _create(self, id: CheckpointId, value: bytes) -> bool:
+    def _create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
         if isinstance(self.store, SupportsCreate):
-            token = secrets.token_bytes(TOKEN_BYTES)
             for _ in range(2):
                 with suppress(Unavailable):
                     return self.store.create(id, value, token)
@@ -197,7 +217,7 @@ class FileVolumes:
         with _creating:
             if self.store.read([id]) != [None]:
                 return False
-            self.store.write(Batch({id: value}))
+            self.write(Batch({id: value}))
             return True
 
     def rename_file(self, source: VolumePath, target: VolumePath) -> None:
@@ -237,17 +257,42 @@ class FileVolumes:
         limit = layout.now() - age * 1000
         keys = list(self.store.keys(layout.content_group(volume)))  # before the entries are listed
         old = {write for key in keys if layout.begun(write := layout.write_of(key)) < limit}
-        stray = old - set(self._writes_below(VolumePath(volume, ()))) if old else old
+        stray = old - set(self._writes_in(volume)) if old else old
         group = layout.content_group(volume)
         self._delete([CheckpointId(group, key) for key in keys if layout.write_of(key) in stray])
         return len(stray)
 
-    def _writes_below(self, path: VolumePath) -> Iterator[bytes]:
+    def damaged(self, volume: str) -> Iterator[Damage]:
+        """Read every file of *volume*; what is not as its entry says. One that is replaced meanwhile is whole."""
+        for path, entry in self._files_below(VolumePath(volume, ())):
+            try:
+                with VolumeReader(self, path, entry) as reader:
+                    crc = size = 0
+                    while piece := reader.read(PART_BYTES):
+                        crc, size = zlib.crc32(piece, crc), size + len(piece)
+                if (crc, size) != (entry.crc, entry.size):
+                    yield Damage(f"safekeeper://{path}", "its content is not what was written", path.id)
+            except Corruption as error:
+                yield Damage(f"safekeeper://{path}", str(error), path.id)
+            except Unavailable:
+                if self.find(path) == entry:
+                    raise
+
+    def _files_below(self, path: VolumePath) -> Iterator[tuple[VolumePath, FileEntry]]:
         for below, entry in self.entries_in(path):
             if entry.is_directory:
-                yield from self._writes_below(below)
-            elif entry.write is not None:
-                yield entry.write
+                yield from self._files_below(below)
+            else:
+                yield below, entry
+
+    def _writes_in(self, volume: str) -> Iterator[bytes]:
+        """What the files of *volume* name, also those in a directory whose own entry is gone: one who died while he
+        deleted it, just when a file came, has left it so."""
+        for group in layout.directory_groups(volume, self.store.groups()):
+            for page in self._pages(group):
+                for key, value in page:
+                    if (write := FileEntry.decode(CheckpointId(group, key), value).write) is not None:
+                        yield write
 
 
 _creating = Lock()
@@ -269,10 +314,13 @@ class VolumeWriter(io.RawIOBase):
         self._buffer = bytearray()
         self._parts = self._size = self._crc = 0
         self._discarded = False
+        self._failed = False  # a write did not store all that it was given: it will never be a whole file
 
     @property
     def entry(self) -> FileEntry:
         """The entry of what was written, whose parts are all stored."""
+        if self._failed:
+            raise Unavailable(f"{self.path}: a write to it has failed, so it is not stored: write it again")
         if self._write is not None or len(self._buffer) > INLINE_BYTES:
             self._flush_parts(last=True)
         content = b"" if self._write is not None else bytes(self._buffer)
@@ -288,12 +336,14 @@ class VolumeWriter(io.RawIOBase):
         if self.closed:
             raise ValueError("write to a file that is closed")
         view = memoryview(data).cast("B")
+        failed, self._failed = self._failed, True  # until all of it is taken
         self._crc = zlib.crc32(view, self._crc)
         self._size += len(view)
         whole = self.files.part_bytes
         for at in range(0, len(view), whole):
             self._buffer += view[at : at + whole]
             self._flush_parts()
+        self._failed = failed
         return len(view)
 
     def _flush_parts(self, *, last: bool = False) -> None:
@@ -302,8 +352,10 @@ class VolumeWriter(io.RawIOBase):
             if self._write is None:
                 self._write = layout.new_write()
             id = layout.part_id(self.path.volume, self._write, self._parts)
-            self._parts += 1
-            self.files.store.write(Batch({id: bytes(self._buffer[:whole])}))
+            self._parts += 1  # it may be there, whatever comes
+            failed, self._failed = self._failed, True
+            self.files.write(Batch({id: bytes(self._buffer[:whole])}))
+            self._failed = failed
             del self._buffer[:whole]
 
     def close(self) -> None:
@@ -315,6 +367,9 @@ class VolumeWriter(io.RawIOBase):
                 except FileExistsError:
                     self.discard()
                     raise
+                finally:
+                    if self._failed:
+                        self.discard()
 
     def finish(self) -> None:
         """What is to be done when all bytes are there."""

@@ -12,8 +12,10 @@ import pytest
 
 import safekeeper
 from safekeeper import CheckpointId
+from safekeeper.backends.memory import MemoryBackend
 from safekeeper.errors import BadId, BadState, BadUrl, Unavailable
 from safekeeper.integrations.filesystem import layout
+from safekeeper.integrations.filesystem.fs import DeferredWriter
 from safekeeper.integrations.filesystem.layout import FileEntry, VolumePath
 from safekeeper.integrations.filesystem.volume import FileVolumes, VolumeWriter
 from safekeeper.testing import Faulty
@@ -293,6 +295,35 @@ def walk(files, path):
         yield below, entry
         if entry.is_directory:
             yield from walk(files, below)
+
+
+@pytest.mark.parametrize("size", [PART + 5, len(LARGE)], ids=["at the close", "in a write"])
+def test_a_file_that_failed_while_it_was_written_does_not_stand(size):
+    """Whoever closes it in a `finally`, without `with`, gets the old file or the new one, never a piece."""
+    with Faulty(MemoryBackend()) as store:
+        files = FileVolumes(store, PART)
+        path = VolumePath.parse("main/f")
+        files.put({path: FileEntry(False, layout.now(), 3, content=b"old", part_bytes=PART)})
+        writer = DeferredWriter(files, path, exclusive=False, autocommit=True)
+        store.fail("write", skip=1, times=1)
+        if size > 2 * PART:
+            with pytest.raises(Unavailable):
+                writer.write(LARGE[:size])
+        else:
+            writer.write(LARGE[:size])
+        with pytest.raises(Unavailable):
+            writer.close()
+        assert files.get(path).content == b"old"
+        assert list(store.keys(layout.content_group("main"))) == []
+
+
+def test_sweep_spares_a_file_in_a_directory_that_was_deleted_halfway(fs):
+    """The deleter found it empty, a file came, and the deleter died when it had deleted the directory's entry."""
+    fs.makedirs("main/a/b")
+    fs.pipe("main/a/b/f", LARGE)
+    fs.files._delete([VolumePath.parse("main/a/b").id])
+    assert fs.sweep("main", age=-60) == 0
+    assert fs.cat("main/a/b/f") == LARGE
 
 
 @pytest.mark.crash

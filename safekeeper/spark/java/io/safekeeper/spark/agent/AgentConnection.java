@@ -27,9 +27,9 @@ import net.jpountz.xxhash.XXHashFactory;
  */
 public final class AgentConnection implements Closeable {
   /** The version of the protocol; the agent says which one it speaks when it is ready. */
-  static final int VERSION = 2;
+  static final int VERSION = 3;
 
-  private static final int MARK = 0x32414b53; // "SKA2"
+  private static final int MARK = 0x33414b53; // "SKA3"
   private static final int HEADER_BYTES = 21;
   private static final int MAX_BODY_BYTES = 65 << 20;
   private static final int SLICE_BYTES = 256 << 10;
@@ -143,6 +143,18 @@ public final class AgentConnection implements Closeable {
       throw new IOException("the agent answered with " + values.size() + " values instead of " + keys.size());
     }
     return values;
+  }
+
+  /** Send any request; the bodies of its replies, without the DONE. */
+  List<ByteBuffer> exchange(int kind, ByteBuffer... body) throws IOException {
+    send(kind, body);
+    List<ByteBuffer> bodies = new ArrayList<>();
+    Reply reply = receive();
+    for (; reply.kind != DONE; reply = receive()) {
+      bodies.add(reply.body);
+    }
+    done(reply);
+    return bodies;
   }
 
   @Override
@@ -307,15 +319,15 @@ public final class AgentConnection implements Closeable {
     return System.nanoTime() - moved >= TimeUnit.MILLISECONDS.toNanos(silentMillis);
   }
 
-  private static ByteBuffer body(int capacity) {
+  static ByteBuffer body(int capacity) {
     return ByteBuffer.allocate(capacity).order(ByteOrder.LITTLE_ENDIAN);
   }
 
-  private static void putBytes(ByteBuffer buffer, byte[] bytes) {
+  static void putBytes(ByteBuffer buffer, byte[] bytes) {
     buffer.putInt(bytes.length).put(bytes);
   }
 
-  private static byte[] getBytes(ByteBuffer buffer) throws IOException {
+  static byte[] getBytes(ByteBuffer buffer) throws IOException {
     int length = buffer.getInt();
     if (length < 0 || length > buffer.remaining()) {
       throw new IOException("the agent's answer ends too soon");

@@ -3,11 +3,11 @@ package io.safekeeper.spark.agent;
 import java.io.IOException;
 
 /** The agent answered that it could not do what was asked. */
-final class AgentException extends IOException {
+public final class AgentException extends IOException {
   private static final long serialVersionUID = 1L;
 
   /** The kinds of failure, by their number in the protocol. */
-  enum Code {
+  public enum Code {
     UNAVAILABLE,
     CORRUPTION,
     CONFLICT,
@@ -15,7 +15,13 @@ final class AgentException extends IOException {
     TOO_LARGE,
     BAD_ID,
     BAD_FRAME,
-    INTERNAL;
+    INTERNAL,
+    NOT_FOUND,
+    EXISTS,
+    NOT_DIRECTORY,
+    IS_DIRECTORY,
+    NOT_EMPTY,
+    REPLACED;
 
     static Code of(int number) {
       return number >= 1 && number <= values().length ? values()[number - 1] : INTERNAL;
@@ -27,6 +33,11 @@ final class AgentException extends IOException {
   AgentException(Code code, String message) {
     super(code + ": " + message);
     this.code = code;
+  }
+
+  /** What kind of failure it is. */
+  public Code code() {
+    return code;
   }
 
   /** Whether the same request may succeed later. */
