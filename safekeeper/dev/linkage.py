@@ -141,7 +141,7 @@ _OF_OBJECT = {"equals", "hashCode", "toString", "getClass", "notify", "notifyAll
 
 
 def _is_jdk(name: str) -> bool:
-    return name.startswith(("java/", "javax/", "jdk/", "sun/"))
+    return name.startswith(("com/sun/management/", "java/", "javax/", "jdk/", "sun/"))
 
 
 def missing_symbols(jar: Path, others: Iterable[Path]) -> list[str]:

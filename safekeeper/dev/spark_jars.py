@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from zlib import crc32
 
 from safekeeper.dev.binaries import cache_folder
 from safekeeper.dev.jars import copy_dependencies
@@ -24,7 +25,17 @@ FIRST = (4, 0, 5)
 """The oldest release that is supported."""
 
 _OWN = ("catalyst", "common-utils", "common-utils-java", "core", "sql", "sql-api", "tags", "unsafe")
-_USED = ("spark-", "scala-library-", "hadoop-client-api-", "jackson-", "kryo-", "lz4-java-", "slf4j-api-", "zstd-jni-")
+USED = (
+    "hadoop-client-api-",
+    "jackson-",
+    "jsr305-",  # annotations of Spark's classes: without it they are warnings
+    "kryo-",
+    "lz4-java-",
+    "scala-library-",
+    "slf4j-api-",
+    "spark-",
+    "zstd-jni-",
+)
 """How the names of the jars begin that the bridge is compiled against."""
 
 _POM = """\
@@ -81,10 +92,10 @@ def from_pip(version: str) -> list[Path]:
                 raise DevError(f"pip could not install PySpark {version}: {' '.join(done.stderr.split())[:500]}")
             folder.mkdir()
             for jar in Path(scratch, "pyspark", "jars").glob("*.jar"):
-                if jar.name.startswith(_USED):
+                if jar.name.startswith(USED):
                     jar.rename(folder / jar.name)
 
-    return _cached(f"spark-{version}", install)
+    return _cached(f"spark-{version}-{crc32(repr(USED).encode()):08x}", install)
 
 
 def as_home(jars: Iterable[Path], folder: Path) -> Path:

@@ -28,13 +28,31 @@ from safekeeper.url import Url, guess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["OPTIONS", "PREFIX", "PROVIDER", "BadSetup", "configure", "jar", "register", "setting", "settings"]
+__all__ = [
+    "CHECKPOINTS",
+    "FILES",
+    "OPTIONS",
+    "PREFIX",
+    "PROVIDER",
+    "BadSetup",
+    "configure",
+    "jar",
+    "register",
+    "setting",
+    "settings",
+]
 
 PROVIDER = "io.safekeeper.spark.SafeKeeperStateStoreProvider"
 """The value of `spark.sql.streaming.stateStore.providerClass`."""
 
 PREFIX = "spark.sql.streaming.stateStore.safekeeper."
 """What the names of all settings start with; Spark shows a provider none outside `spark.sql.streaming.stateStore.`"""
+
+FILES = "io.safekeeper.spark.files.VolumeFileSystem"
+"""The class of Hadoop's file system `safekeeper://`."""
+
+CHECKPOINTS = "io.safekeeper.spark.files.VolumeCheckpoints"
+"""The value of `spark.sql.streaming.checkpointFileManagerClass`."""
 
 OPTIONS: dict[str, str] = {
     "python": "the interpreter that runs the agents; the one PySpark uses",
@@ -45,13 +63,18 @@ OPTIONS: dict[str, str] = {
     "lease_ms": "how long to wait until another task of the executor is done with a partition's state; a minute",
     "codec": "how commits are compressed: zstd, lz4 or none; zstd",
     "value_bytes": "a commit that is larger is written in parts; 16 MiB, and 64 MiB at the most",
+    "memory_bytes": "how many bytes outside the heap the indexes of all states in an executor may have; what the "
+    "machine or the container has beyond the heap, less an eighth",
     "clean_at": "how many times the size of the state a restart may have to read before commits move old records; 2",
     "least_commit_bytes": "a commit counts as at least so large when that is decided; 64 KiB",
     "moved_checkpoint": "when a checkpoint folder is not where its state was first written: refuse or adopt; refuse",
 }
 """What `configure` takes besides the URL, and the default. As a setting, `queue_bytes` is `PREFIX` + `queueBytes`."""
 
-_SECRETS = "(?i)secret|password|token|access[.]?key|credential|stateStore[.]safekeeper[.]url"
+_OF_AGENTS = ("python", "queue_bytes", "agent_start_ms", "retry_ms", "agent_silent_ms")
+"""The options that the file system has, too."""
+
+_SECRETS = "(?i)secret|password|token|access[.]?key|credential|(stateStore|fs)[.]safekeeper[.]url"
 """Spark's own default for what its UI and logs do not show, and the URL, for URLs that hold a password."""
 
 
@@ -74,10 +97,10 @@ def setting(option: str) -> str:
     return PREFIX + first + "".join(map(str.capitalize, others))
 
 
-def settings(url: str, **options: object) -> dict[str, str]:
+def settings(url: str, *, checkpoints: bool = False, **options: object) -> dict[str, str]:
     """What Spark must be told, by the names of its settings: for `spark-submit --conf` and `spark-defaults.conf`.
 
-    *options* are those of `OPTIONS`; one that does not exist raises `BadSetup`.
+    *checkpoints* and *options* are those of `configure`; one that does not exist raises `BadSetup`.
     """
     for name in options:
         if name not in OPTIONS:
@@ -89,11 +112,29 @@ def settings(url: str, **options: object) -> dict[str, str]:
         setting("url"): url,
         **secrets,
         **{setting(name): str(value) for name, value in options.items()},
+        **(_settings_of_files(url, options) if checkpoints else {}),
     }
 
 
-def configure(builder: SparkSession.Builder, url: str, **options: object) -> SparkSession.Builder:
+def _settings_of_files(url: str, options: dict[str, object]) -> dict[str, str]:
+    """What lets checkpoints lie in `safekeeper://`, with the options that make it share agents with the state store."""
+    shared = {name: options[name] for name in _OF_AGENTS if name in options}
+    prefix = "spark.hadoop.fs.safekeeper."
+    return {
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
+        f"{prefix}impl": FILES,
+        f"{prefix}url": url,
+        **{prefix + setting(name).removeprefix(PREFIX): str(value) for name, value in shared.items()},
+    }
+
+
+def configure(
+    builder: SparkSession.Builder, url: str, *, checkpoints: bool = False, **options: object
+) -> SparkSession.Builder:
     """Let every stateful query of the session that *builder* makes keep its state in the backend at *url*.
+
+    With *checkpoints*, `safekeeper://VOLUME/PATH` is a file system in that backend: a query whose `checkpointLocation`
+    is there has offsets, commits, schemas and state in one store, and no other file system is needed.
 
     Call it before the first session of the process is made: Spark takes its jars when its JVM starts. That the JVM
     runs already is not an error if it has the jar, as under `spark-submit --jars`. *options* are those of `OPTIONS`.
@@ -115,7 +156,7 @@ def configure(builder: SparkSession.Builder, url: str, **options: object) -> Spa
     check_backend(url, master)
     if _is_local(master) and not (os.environ.get("PYSPARK_PYTHON") or chosen.get("spark.pyspark.python")):
         options.setdefault("python", sys.executable)
-    found = settings(url, **options)
+    found = settings(url, checkpoints=checkpoints, **options)
     if is_running:
         _check_jvm(found.pop("spark.jars"))
     else:
@@ -129,13 +170,19 @@ def configure(builder: SparkSession.Builder, url: str, **options: object) -> Spa
 
 
 def register(spark: SparkSession) -> None:
-    """Let *spark* read stores: `spark.read.format("safekeeper").option("url", "log:///var/lib/app").load()`.
+    """Let *spark* read stores, and streams.
 
-    There is one row for each id: group, key and value. The option `group` reads one group only.
+        spark.read.format("safekeeper").option("url", "log:///var/lib/app").load()
+        spark.readStream.format("safekeeper-stream").option("url", "redis://127.0.0.1:6379/0?stream=words").load()
+
+    Of a store there is one row for each id: group, key and value. The option `group` reads one group only. For streams
+    see `docs/spark-streams.md`.
     """
     from safekeeper.spark.source import CheckpointSource
+    from safekeeper.spark.stream import StreamDataSource
 
     spark.dataSource.register(CheckpointSource)
+    spark.dataSource.register(StreamDataSource)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """What `spark-submit` takes, printed.
 
 python -m safekeeper.spark jar                      the path of the jar; it is compiled now if need be
-python -m safekeeper.spark conf URL [NAME=VALUE]    the --conf arguments, one a line
+python -m safekeeper.spark conf URL [NAME=VALUE]    the --conf arguments, one a line; with checkpoints=true also those
+                                                    for checkpoints in safekeeper://VOLUME/PATH
 
 spark-submit $(python -m safekeeper.spark conf log:///var/lib/app/state) job.py
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import sys
 
 from safekeeper.errors import SafekeeperError
-from safekeeper.spark import check_backend, jar, settings
+from safekeeper.spark import BadSetup, check_backend, jar, settings
 
 
 def main(arguments: list[str]) -> int:
@@ -22,7 +23,10 @@ def main(arguments: list[str]) -> int:
                 print(jar())
             case ["conf", url, *options] if all("=" in option for option in options):
                 check_backend(url, "local")
-                for name, value in settings(url, **dict(option.split("=", 1) for option in options)).items():
+                given: dict[str, object] = {**dict(option.split("=", 1) for option in options)}
+                if (checkpoints := given.pop("checkpoints", "false")) not in ("true", "false"):
+                    raise BadSetup(f"checkpoints={checkpoints}: it takes true or false")
+                for name, value in settings(url, checkpoints=checkpoints == "true", **given).items():
                     print(f"--conf {name}={value}")
             case _:
                 print(__doc__, file=sys.stderr)

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from safekeeper.backend import Backend, Batch, CheckpointId
+from safekeeper.integrations.filesystem.layout import VolumePath, volumes_in
+from safekeeper.integrations.filesystem.volume import FileVolumes, VolumeReader
 
 PREFIX = "spark/"
 """What the groups of queries start with."""
@@ -65,7 +67,7 @@ def stored_queries(store: Backend, gone: Sequence[str] = ()) -> Iterator[StoredQ
     for query, groups in by_query.items():
         keys = sum(len(set(store.keys(group))) for group in groups)
         location = _location(store, groups)
-        fate, reason = _look(query, location, gone)
+        fate, reason = _look(store, query, location, gone)
         yield StoredQuery(query, location, tuple(groups), keys, fate, reason)
 
 
@@ -93,13 +95,13 @@ def _location(store: Backend, groups: Sequence[str]) -> str:
     return ""
 
 
-def _look(query: str, location: str, gone: Sequence[str]) -> tuple[Fate, str]:
+def _look(store: Backend, query: str, location: str, gone: Sequence[str]) -> tuple[Fate, str]:
     if not location:
         return Fate.UNKNOWN, "no group tells where its checkpoint is"
     if any(location == place.rstrip("/") or location.startswith(place.rstrip("/") + "/") for place in gone):
         return Fate.GONE, "you say so"
     try:
-        return _look_into(_folder(location), query)
+        return _look_into(_folder(store, location), query)
     except Exception as error:  # any driver's: what cannot be reached is not gone
         return Fate.UNKNOWN, f"its checkpoint cannot be reached: {str(error).strip() or type(error).__name__}"
 
@@ -171,9 +173,32 @@ def _exists(path: Path) -> bool:
     return True
 
 
-def _folder(location: str) -> _Folder:
+@dataclass(frozen=True, slots=True)
+class _StoredFolder:
+    """In the store that has the state, too."""
+
+    files: FileVolumes
+    path: VolumePath
+
+    def exists(self) -> bool:
+        return self.files.find(self.path) is not None
+
+    def parent_exists(self) -> bool:
+        """Not so if Spark's files are in another store than the state: then nothing is known of them here."""
+        if above := self.path.names[:-1]:
+            return self.files.find(VolumePath(self.path.volume, above)) is not None
+        return self.path.volume in volumes_in(self.files.store.groups())
+
+    def metadata(self) -> bytes:
+        path = VolumePath(self.path.volume, (*self.path.names, "metadata"))
+        return VolumeReader(self.files, path, self.files.get(path)).read()
+
+
+def _folder(store: Backend, location: str) -> _Folder:
     """The folder that Spark knows under *location*, as Hadoop writes it: with a scheme, and nothing escaped."""
     scheme, colon, path = location.partition(":")
+    if scheme == "safekeeper":
+        return _StoredFolder(FileVolumes(store), VolumePath.parse(path))
     if not colon or scheme == "file":
         return _LocalFolder(Path("/" + (path or location).lstrip("/")))
     import fsspec

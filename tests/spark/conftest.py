@@ -11,6 +11,7 @@ import random
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime, timedelta
@@ -40,7 +41,7 @@ QUICK = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dsafekeeper.poison=true",
     "spark.sql.codegen.wholeStage": "false",
 }
 """Settings for queries that are short, and many."""
@@ -157,6 +158,31 @@ class Runner:
 def runner(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Runner]:
     """Makes runners; see there for what it takes."""
     return lambda *args, **details: Runner(spark, tmp_path_factory.mktemp("query"), *args, **details)
+
+
+@pytest.fixture(scope="session")
+def unload(spark: SparkSession) -> Callable[[], None]:
+    """Unloads all state from memory, and lets the next query say how often there is maintenance.
+
+    Spark's `stop` keeps a lock while it waits for maintenance that may need it, five minutes long: so that ends first.
+    """
+    jvm: Any = spark._jvm
+    stores = jvm.org.apache.spark.sql.execution.streaming.state.StateStore
+    task = jvm.java.lang.Class.forName(SPARKS_OWN + "StateStore$").getDeclaredField("maintenanceTask")
+    task.setAccessible(True)
+
+    def is_at_work(thread: Any) -> bool:
+        called = [frame.getMethodName() for frame in thread.getStackTrace()]
+        return thread.getName().startswith("state-store-maintenance") and bool(called) and "getTask" not in called
+
+    def unload() -> None:
+        if (running := task.get(None)) is not None:
+            running.stop()
+        while any(map(is_at_work, jvm.java.lang.Thread.getAllStackTraces().keySet())):
+            time.sleep(0.05)
+        stores.stop()
+
+    return unload
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 from safekeeper import BadUrl
-from safekeeper.spark import OPTIONS, PREFIX, PROVIDER, BadSetup, build, configure, jar, setting, settings
+from safekeeper.spark import (
+    CHECKPOINTS,
+    FILES,
+    OPTIONS,
+    PREFIX,
+    PROVIDER,
+    BadSetup,
+    build,
+    configure,
+    jar,
+    setting,
+    settings,
+)
 
 
 def test_the_settings_say_where_the_state_goes():
@@ -24,9 +36,27 @@ def test_the_settings_say_where_the_state_goes():
     }
 
 
+def test_with_checkpoints_they_say_where_files_go_too():
+    found = settings("log:///x", checkpoints=True, queue_bytes=1 << 20, clean_at=3)
+    assert {
+        name: value for name, value in found.items() if name not in settings("log:///x", queue_bytes=1, clean_at=3)
+    } == {
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
+        "spark.hadoop.fs.safekeeper.impl": FILES,
+        "spark.hadoop.fs.safekeeper.url": "log:///x",
+        "spark.hadoop.fs.safekeeper.queueBytes": "1048576",
+    }
+    command = [sys.executable, "-m", "safekeeper.spark", "conf", "memory:"]
+    printed = subprocess.run([*command, "checkpoints=true"], check=True, capture_output=True, text=True)
+    assert "--conf spark.hadoop.fs.safekeeper.url=memory:\n" in printed.stdout
+    wrong = subprocess.run([*command, "checkpoints=yes"], check=False, capture_output=True, text=True)
+    assert (wrong.returncode, wrong.stderr) == (1, "checkpoints=yes: it takes true or false\n")
+
+
 def test_a_password_in_the_url_is_hidden_from_sparks_ui_and_logs():
     redacted = settings("redis://:secret@host:6379/0")["spark.redaction.regex"]
     assert re.search(redacted, setting("url"))
+    assert re.search(redacted, "spark.hadoop.fs.safekeeper.url")
     assert re.search(redacted, "fs.s3a.access.key")
     assert not re.search(redacted, setting("codec"))
 

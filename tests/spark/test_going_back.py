@@ -23,14 +23,6 @@ def sums(left):
     return left.withWatermark("time", "2 minutes").groupBy(F.window("time", "5 minutes"), "key").agg(F.sum("number"))
 
 
-@pytest.fixture
-def unload(spark):
-    """Unloads all state from memory, and lets the next query say how often there is maintenance."""
-    stores = spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore
-    yield stores.stop
-    stores.stop()
-
-
 def set_back(checkpoint):
     """Forget the last two batches: what the state has beyond them is of no batch that ever was."""
     newest = max(int(path.name) for path in Path(checkpoint, "commits").glob("[0-9]*"))
@@ -69,6 +61,7 @@ def test_results_and_change_feed_are_those_of_sparks_own(hdfs, rocksdb, ours, ru
                 "set back to": again,
             }
         )
+    unload()
     expected, found = seen
     assert all(expected.values())
     assert found == expected

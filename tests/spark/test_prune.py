@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import uuid
+import zlib
 
 import pytest
 from pyspark.sql import functions as F
@@ -14,6 +15,8 @@ from pyspark.sql import functions as F
 import safekeeper
 from safekeeper import Batch, CheckpointId
 from safekeeper.errors import Unavailable
+from safekeeper.integrations.filesystem.layout import FileEntry, VolumePath, now
+from safekeeper.integrations.filesystem.volume import FileVolumes
 from safekeeper.spark import PREFIX
 from safekeeper.spark.prune import LOCATION, Fate, remove, stored_queries
 from safekeeper.testing import Faulty
@@ -221,3 +224,33 @@ def test_json_tells_what_would_go(url, checkpoints):
         "fate": "gone",
         "reason": "its checkpoint is gone",
     }
+
+
+def test_a_checkpoint_in_the_same_store_is_looked_for_there(url):
+    """As with `configure(..., checkpoints=True)`: nothing else has to be reachable."""
+    there, gone, replaced = (str(uuid.uuid4()) for _ in range(3))
+    with safekeeper.open(url) as store:
+        files = FileVolumes(store)
+        for query, name, owner in ((there, "a", there), (gone, "b", None), (replaced, "c", there)):
+            put(store, query, f"safekeeper://main/{name}")
+            if owner is not None:
+                content = json.dumps({"id": owner}).encode()
+                entry = FileEntry(False, now(), len(content), content=content, crc=zlib.crc32(content), part_bytes=1)
+                files.put({VolumePath("main", (name, "metadata")): entry})
+        fates = {query.id: query.fate for query in stored_queries(store)}
+    assert fates == {there: Fate.THERE, gone: Fate.GONE, replaced: Fate.GONE}
+    assert prune(url, "--yes").returncode == 0
+    assert there in groups(url)
+    assert not {gone, replaced} & groups(url)
+
+
+@pytest.mark.parametrize("location", ["safekeeper://main/q", "safekeeper://other/jobs/q"], ids=["volume", "directory"])
+def test_a_checkpoint_in_another_store_is_not_taken_for_gone(url, location):
+    """`fs.safekeeper.url` and the URL of the state are two settings: here the files are somewhere else."""
+    with safekeeper.open(url) as store:
+        FileVolumes(store).make_directory(VolumePath("other", ("theirs",)), exist_ok=True)
+        put(store, "running", location)
+        (query,) = stored_queries(store)
+    assert query.fate is Fate.UNKNOWN
+    assert prune(url, "--yes").returncode == 0
+    assert "running" in groups(url)

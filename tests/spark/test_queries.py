@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from safekeeper.spark import PREFIX
 from safekeeper.spark.build import spark_home, spark_version
+
+from .sessions import sessions, sessions_in_pandas
 
 MINOR = spark_version(spark_home())
 STATE = "spark.sql.streaming.stateStore."
@@ -171,46 +174,18 @@ def left_outer_join_of_format_4(left, right):
 
 
 @scenario(minors=("4.0", "4.1"), like="rocksdb")
+def transform_with_state_in_pandas(left):
+    return sessions_in_pandas(left)
+
+
+@scenario(minors=("4.1",), like="rocksdb")
 def transform_with_state(left):
-    """A value, a list and a map for each key, and a timer that ends them."""
-    import pandas
-    from pyspark.sql.streaming import StatefulProcessor
-
-    class Sessions(StatefulProcessor):
-        def init(self, handle):
-            self.handle = handle
-            self.seen = handle.getValueState("seen", "rows int")
-            self.numbers = handle.getListState("numbers", "number int")
-            self.times = handle.getMapState("times", "number int", "rows int")
-
-        def handleInputRows(self, key, rows, timerValues):
-            for chunk in rows:
-                numbers = chunk["number"].tolist()
-                before = self.seen.get()[0] if self.seen.exists() else 0
-                self.seen.update((before + len(numbers),))
-                self.numbers.appendList([(number,) for number in numbers])
-                for number in numbers:
-                    known = self.times.getValue((number,))[0] if self.times.containsKey((number,)) else 0
-                    self.times.updateValue((number,), (known + 1,))
-            self.handle.registerTimer(timerValues.getCurrentWatermarkInMs() + 300_000)
-            yield self.told(key, "so far")
-
-        def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
-            if self.seen.exists():
-                yield self.told(key, "in the end")
-                for state in (self.seen, self.numbers, self.times):
-                    state.clear()
-
-        def told(self, key, when):
-            listed = sorted(number for (number,) in self.numbers.get())
-            mapped = sorted((number, rows) for (number,), (rows,) in self.times.iterator())
-            return pandas.DataFrame({"key": [key[0]], "told": [f"{when} {self.seen.get()[0]} {listed} {mapped}"]})
-
-        def close(self):
-            pass
-
-    groups = left.withWatermark("time", "2 minutes").groupBy("key")
-    return groups.transformWithStateInPandas(Sessions(), "key string, told string", "append", "eventtime")
+    """PySpark 4.0 has it in pandas only."""
+    processor = sessions(
+        lambda rows: [row.number for row in rows],
+        lambda key, told: Row(key=key, told=told),
+    )
+    return left.withWatermark("time", "2 minutes").groupBy("key").transformWithState(*processor)
 
 
 @pytest.fixture(scope="module")

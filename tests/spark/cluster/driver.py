@@ -7,7 +7,7 @@ FOLDER/checkpoint. With `shared=PLACE` all three are in PLACE instead, a folder 
 
 What a batch puts out goes to FOLDER/out, one file for each batch, replaced whole if the batch runs again. On standard
 output there is a JSON line when Spark has started, and one at the beginning of each batch. While there is a file
-FOLDER/hold, batches wait.
+FOLDER/hold-N, batch N waits.
 """
 
 import json
@@ -24,7 +24,7 @@ from safekeeper.spark import settings
 
 SCHEMA = "key string, time timestamp"
 
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dsafekeeper.poison=true"
 SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": QUICK,
@@ -64,7 +64,7 @@ def main(folder, master, url, *more):
 
     def keep(rows, batch):
         tell(batch=batch)
-        while (folder / "hold").exists():
+        while (folder / f"hold-{batch}").exists():
             time.sleep(0.1)
         hidden = folder / "out" / f".{batch:06}"
         hidden.write_text(json.dumps([(row.start.isoformat(), row.key, row["count"]) for row in rows.collect()]))

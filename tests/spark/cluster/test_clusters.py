@@ -88,13 +88,12 @@ def test_a_backend_that_an_executor_which_joins_later_does_not_see_is_refused(cl
     """Also where no state has moved: here the tasks that have some stay on the first host."""
     cluster.add_worker()
     given = stream(tmp_path / "query", 40)
-    hold = given.folder / "hold"
+    hold = given.folder / "hold-1"
+    hold.touch()
     settings = {"spark_task_maxFailures": "1", "spark_locality_wait": "1h"}
     driver = drive(given, cluster.url, f"file://{tmp_path}/store", **settings)
     for batch in driver.batches():
-        if batch == 0:
-            hold.touch()
-        elif hold.exists():
+        if batch == 1:
             second = cluster.add_worker("127.0.0.2")
             driver.lives_below([second.pid])
             while not driver.executors():

@@ -1,5 +1,6 @@
 package io.safekeeper.spark.shim;
 
+import java.util.function.LongSupplier;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
@@ -52,9 +53,15 @@ public final class SparkShim {
   /** Nothing: the driver of Spark 4.0 does not ask for commits. */
   public static void reportCommit(StateStoreConf conf, long version, StateStoreId id, Configuration hadoop) {}
 
+  /** Nothing: the driver of Spark 4.0 does not ask for snapshots. */
+  public static void reportSnapshot(StateStoreConf conf, long version, StateStoreId id, Configuration hadoop) {}
+
   /** Refuse rows that do not have the form that their schemas say. */
   public static void checkFormat(
       UnsafeRow key, StructType keys, UnsafeRow value, StructType values, StateStoreId id, StateStoreConf conf) {
     StateStoreProvider.validateStateRowFormat(key, keys, value, values, conf);
   }
+
+  /** Nothing: the memory manager of Spark 4.0 knows only what was taken from it. */
+  public static void accountFor(String name, LongSupplier bytes) {}
 }
