@@ -19,6 +19,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 from urllib.parse import quote_from_bytes, unquote_to_bytes
@@ -45,7 +46,9 @@ from safekeeper.registry import BUNDLED, Commands, commands, same_store, third_p
 from safekeeper.url import show_url
 
 if TYPE_CHECKING:
+    from safekeeper.integrations.filesystem.volume import FileVolumes
     from safekeeper.journal.survey import JournalStatus
+    from safekeeper.testing.check import CheckedStore
 
 _PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
 
@@ -93,6 +96,7 @@ app = typer.Typer(
 out = Console(highlight=False, markup=False)  # with markup, 'safekeeper[lmdb]' loses its brackets
 err = Console(stderr=True, highlight=False, markup=False)
 
+_FILES = "safekeeper://"
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 StoreUrl = Annotated[str, typer.Argument(metavar="URL", help="The store, such as log:///var/lib/app.")]
@@ -321,11 +325,17 @@ def rm(url: StoreUrl, group: Group, keys: Annotated[list[str], typer.Argument(he
 @app.command()
 def ls(
     url: StoreUrl,
-    group: Annotated[str | None, typer.Argument(help="List the keys of this group instead of the groups.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Argument(help="List the keys of this group, or the files in safekeeper://VOLUME/PATH, not the groups."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the groups of a store, or the keys of one group."""
+    """List the groups of a store, or the keys of one group; or the files of a directory, with size and time."""
     with _open_existing(url) as store:
+        if group is not None and group.startswith(_FILES):
+            _list_files(store, group, as_json)
+            return
         keys = () if group is None else store.keys(places.current(store, group))
         names = dict.fromkeys(store.groups() if group is None else map(show_key, keys))
         if as_json:
@@ -335,11 +345,47 @@ def ls(
             _print(name)
 
 
+def _list_files(store: Backend, location: str, as_json: bool) -> None:
+    from safekeeper.integrations.filesystem.layout import VolumePath
+    from safekeeper.integrations.filesystem.volume import FileVolumes
+
+    files, path = FileVolumes(store), VolumePath.parse(location.removeprefix(_FILES))
+    try:
+        entry = files.get(path)
+    except FileNotFoundError:
+        _complain(f"there is no {location}")
+        raise typer.Exit(1) from None
+    found = sorted(files.entries_in(path), key=lambda one: str(one[0])) if entry.is_directory else [(path, entry)]
+    rows = [(f"{_FILES}{at}" + "/" * one.is_directory, one.size, one.modified / 1000) for at, one in found]
+    if as_json:
+        _print_json([dict(zip(("name", "size", "modified"), row, strict=True)) for row in rows])
+        return
+    for name, size, modified in rows:
+        _print(f"{size:>12} {datetime.fromtimestamp(modified, UTC):%Y-%m-%dT%H:%M:%SZ} {name}")
+
+
+def _volumes(store: Backend) -> tuple[FileVolumes, list[str]]:
+    from safekeeper.integrations.filesystem.layout import volumes_in
+    from safekeeper.integrations.filesystem.volume import FileVolumes
+
+    return FileVolumes(store), volumes_in(store.groups())
+
+
+def _sweep(store: Backend) -> int:
+    """Remove what dead writers of files left, also where no file is left; of how many files that was."""
+    from safekeeper.integrations.filesystem.layout import volumes_with_parts_in
+    from safekeeper.integrations.filesystem.volume import FileVolumes
+
+    return sum(FileVolumes(store).sweep(volume) for volume in volumes_with_parts_in(store.groups()))
+
+
 @app.command()
 def verify(url: StoreUrl, as_json: AsJson = False) -> None:
     """Read and check everything in a store; list what is damaged. Exit code 1 if anything is."""
     with _open_existing(url) as store, _Counter("{:,} bytes checked") as counter:
         found = list(stores.verify(store, counter.add))
+        files, volumes = _volumes(store) if not found else (None, [])  # what is damaged below is damaged here, too
+        found += [damage for volume in volumes if files is not None for damage in files.damaged(volume)]
     if as_json:
         _print_json([_damage_as_json(damage) for damage in found])
     else:
@@ -356,6 +402,51 @@ def _damage_as_json(damage: Damage) -> dict[str, str | None]:
 def _print_damage(found: Iterable[Damage]) -> None:
     for damage in found:
         _print(f"{damage.place}: {damage.problem}" + (f" ({damage.id} is lost)" if damage.id else ""))
+
+
+@app.command()
+def check(
+    url: StoreUrl,
+    unreachable: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A store of this kind that cannot be reached, to see what it says."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Try whether a backend keeps its promises: what it declares, what was shown, how fast it is beside log.
+
+    It runs the conformance kit, for about a minute or two. A store in local files is not touched: a new folder beside
+    it is used. A store on a network has to be empty. Exit code 1 if a promise is not kept. It needs the extra
+    'testing'.
+    """
+    from safekeeper.testing.check import check
+
+    with err.status("0 tests") as status:
+        checked = check(url, unreachable=unreachable, done=status.update)
+    if as_json:
+        _print_json(asdict(checked) | {"kept": checked.kept})
+    else:
+        _print_check(checked)
+    if checked.left:
+        _complain(f"{checked.left} groups that are not the check's came meanwhile: they were left alone")
+    if not checked.kept:
+        raise typer.Exit(1)
+
+
+def _print_check(checked: CheckedStore) -> None:
+    table = Table("promise", "declared", "shown", box=None, header_style="bold")
+    for row in checked.promises:
+        table.add_row(row.name, row.declared, row.shown + (" !" if row.broken else ""))
+    for speed in checked.speeds:
+        ratio = f"{speed.ratio:.2f} of log ({speed.low:.2f} to {speed.high:.2f})"
+        table.add_row(f"speed: one {speed.operation} of 1 KB (operations/s)", f"{speed.rate:,.0f}", ratio)
+    # What is not a terminal has no width; folded cells would be hard to read.
+    (out if out.is_terminal else Console(highlight=False, markup=False, width=140)).print(table, crop=False)
+    for test in checked.failures:
+        _print(f"failed: {test.name}: {test.reason}")
+    passed = sum(test.outcome == "passed" for test in checked.tests)
+    verdict = "keeps its promises as far as they were tried" if checked.kept else "does not keep its promises"
+    err.print(f"{checked.backend} {verdict}: {passed} tests passed, {len(checked.failures)} failed", soft_wrap=True)
 
 
 @app.command()
@@ -472,6 +563,10 @@ def _print_journal(row: JournalStatus) -> None:
     extent = f"extent {row.extent:,} records in {row.blocks:,} blocks, {row.nbytes:,} bytes"
     _print(f"  state     {row.parts:,} parts; {extent}")
     _print(f"  recovery  {row.recovery_seconds:.2f} s expected")
+    for standby in row.standbys:
+        behind = f"{standby.blocks:,} blocks behind for {standby.seconds:g} s" if standby.blocks else "up to date"
+        said = datetime.fromtimestamp(standby.when).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        _print(f"  standby   process {standby.pid} on {standby.host}: {behind} at {said}")
 
 
 @app.command()
@@ -503,7 +598,8 @@ def prune(
     """Remove the state of Spark queries whose checkpoint folder is gone.
 
     What is removed, and what is kept because nobody can tell, is shown first. Run it where the checkpoints can be seen;
-    a checkpoint that was moved counts as gone until its query has been started at the new place.
+    a checkpoint that was moved counts as gone until its query has been started at the new place. Checkpoints in
+    safekeeper:// are looked for in the same store, and what files there left half-written a day ago is removed, too.
     """
     from safekeeper.spark.prune import Fate, remove, stored_queries
 
@@ -521,6 +617,8 @@ def prune(
             for query in doomed:
                 remove(store, query)
             err.print(f"the state of {len(doomed)} queries is removed")
+        if not dry_run and (swept := _sweep(store)):
+            err.print(f"{swept} files that were never finished are removed")
 
 
 def _agrees(queries: int) -> bool:
