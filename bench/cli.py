@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
@@ -24,6 +26,7 @@ from safekeeper.errors import BadUrl, SafekeeperError, one_line
 if TYPE_CHECKING:
     from safekeeper.bench.ycsb.recover import Recovery
     from safekeeper.bench.ycsb.runner import RunResult
+    from safekeeper.bench.ycsb.status import IntervalSink
 
 app = typer.Typer(
     help="Measure stores with YCSB's workloads.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
@@ -48,7 +51,14 @@ Spark = Annotated[str | None, typer.Option("--spark", metavar="MASTER", help="Ru
 Clients = Annotated[
     int, typer.Option("--clients", min=1, metavar="N", help="With --spark: from so many tasks at once.")
 ]
-Status = Annotated[bool, typer.Option("-s", help="Print a status line every status.interval seconds.")]
+Status = Annotated[
+    bool,
+    typer.Option("-s", help="Print a status line with percentiles (us) every status.interval seconds."),
+]
+Intervals = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the percentiles of every interval to this file, .csv or .json."),
+]
 
 
 def settings_of(
@@ -96,6 +106,7 @@ def measure(
     spark: Spark = None,
     clients: Clients = 2,
     status: Status = False,
+    intervals: Intervals = None,
 ) -> None:
     """Load or run, whichever the command was called as."""
     require_histograms()
@@ -103,24 +114,45 @@ def measure(
     from safekeeper.bench.ycsb.on_spark import run_on_spark
 
     settings = settings_of(file, property, threads, target, through_keeper)
-    if status and (spark is not None or processes > 1):
-        say("-s shows the progress of one process only: nothing is shown here")
     share = Share(store_url(url, settings), "load" if context.info_name == "load" else "run", settings)
-    if spark is not None:
-        result = run_on_spark(share, spark, clients)
-    elif processes > 1:
-        result = run_in_processes(share, processes)
+    if spark is None and processes == 1:
+        with ExitStack() as opened:
+            result = share.run(sinks=list(_sinks(settings, share.phase, status, intervals, opened)))
     else:
-        result = share.run(status=status)
+        if intervals is not None:
+            raise BadProperty("--intervals takes the intervals of one process: leave out --processes and --spark")
+        if status:
+            say("-s shows the progress of one process only: nothing is shown here")
+        result = run_on_spark(share, spark, clients) if spark is not None else run_in_processes(share, processes)
     _print_result(result, settings)
     if result.partial:
         raise typer.Exit(1)
 
 
-def _print_result(result: RunResult, settings: YcsbSettings) -> None:
-    from safekeeper.bench.ycsb.exporters import export
+def _sinks(
+    settings: YcsbSettings, phase: str, status: bool, intervals: Path | None, opened: ExitStack
+) -> Iterator[IntervalSink]:
+    """What the intervals of a run go to; *opened* closes the files."""
+    from safekeeper.bench.ycsb.status import HdrLogs, IntervalFile, PrintedStatus, RewrittenLine
 
-    text = export(result, settings.percentiles, settings.exporter)
+    if status:
+        yield PrintedStatus()
+    elif sys.stderr.isatty():
+        yield RewrittenLine(phase)
+    if intervals is not None:
+        yield opened.enter_context(closing(IntervalFile(intervals)))
+    if settings.hdrhistogram_fileoutput:
+        require_folder(Path(f"{settings.hdrhistogram_path}READ.hdr"))
+        yield opened.enter_context(closing(HdrLogs(settings.hdrhistogram_path)))
+
+
+def _print_result(result: RunResult, settings: YcsbSettings) -> None:
+    from safekeeper.bench.ycsb.exporters import export, write_percentile_files
+
+    _write_raw(result, settings)
+    if settings.hdrhistogram_fileoutput:
+        write_percentile_files(result.measurements, settings.hdrhistogram_path)
+    text = export(result, settings)
     for note in result.notes:
         say(note)
     if result.measurements.first_error is not None:
@@ -135,6 +167,21 @@ def _print_result(result: RunResult, settings: YcsbSettings) -> None:
     except BadProperty:
         sys.stdout.write(text)  # rather here than nowhere
         raise
+
+
+def _write_raw(result: RunResult, settings: YcsbSettings) -> None:
+    """Write every operation to where `measurement.raw.output_file` says, if they were kept."""
+    from safekeeper.bench.ycsb.exporters import raw_lines
+
+    lines = raw_lines(result.measurements)
+    if not settings.raw_output_file:
+        sys.stdout.writelines(lines)
+        return
+    try:
+        with open(settings.raw_output_file, "a") as file:  # as YCSB does
+            file.writelines(lines)
+    except OSError as error:
+        raise BadProperty(f"{settings.raw_output_file}: {error.strerror}") from error
 
 
 @app.command()
@@ -173,10 +220,11 @@ def recover(
 
 
 def _recoveries(found: list[Recovery]) -> Table:
-    table = Table("ids", "open", "list", "read all", "memory open", "at peak", box=None, header_style="bold")
+    columns = ("ids", "open (ms)", "list (ms)", "read all (ms)", "memory open (MB)", "at peak (MB)")
+    table = Table(*columns, box=None, header_style="bold")
     for one in found:
-        seconds = (f"{value * 1000:,.1f} ms" for value in (one.open_seconds, one.list_seconds, one.recover_seconds))
-        sizes = (f"{value / 1e6:,.1f} MB" for value in (one.open_bytes, one.peak_bytes))
+        seconds = (f"{value * 1000:,.1f}" for value in (one.open_seconds, one.list_seconds, one.recover_seconds))
+        sizes = (f"{value / 1e6:,.1f}" for value in (one.open_bytes, one.peak_bytes))
         table.add_row(f"{one.ids:,}", *seconds, *sizes)
     return table
 
@@ -258,7 +306,7 @@ def everything(
 
 def _print_table(table: Table) -> None:
     # What is not a terminal has no width; folded cells would be hard to read.
-    Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
+    Console(highlight=False, width=None if sys.stdout.isatty() else 1000).print(table)
 
 
 def write_file(path: Path, text: str) -> None:

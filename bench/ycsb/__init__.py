@@ -7,7 +7,8 @@ To read in this order:
     workload        which operations come in which order, on which records
     session         one thread's operations on a store; `keeper_session` does them through a SafeKeeper
     runner          threads, target rate, warm-up, time limit
-    measurements    latencies and return codes; `status` and `exporters` print them
+    measurements    latencies and return codes; `kinds` has YCSB's other kinds of measurement
+    status          intervals, for people and for files; `exporters` print the result
     clients         a workload from one client or from several processes; `on_spark` from Spark's executors
     stores          opens every store: a backend, or one of the embedded stores in `peers`
     recover         how long it takes to open a store and read everything back

@@ -22,6 +22,7 @@ from safekeeper.bench.ycsb.keeper_session import SESSIONS
 from safekeeper.bench.ycsb.measurements import Measurements, Recorder
 from safekeeper.bench.ycsb.properties import YcsbSettings
 from safekeeper.bench.ycsb.runner import INTERRUPTED, Phase, Runner, RunResult
+from safekeeper.bench.ycsb.status import IntervalSink
 from safekeeper.bench.ycsb.stores import open_store
 from safekeeper.bench.ycsb.workload import Workload
 from safekeeper.errors import BadUrl, SafekeeperError, Unavailable
@@ -36,14 +37,14 @@ class Share:
     phase: Phase
     settings: YcsbSettings
 
-    def run(self, *, status: bool = False, stop: Callable[[], bool] = lambda: False) -> RunResult:
+    def run(self, *, sinks: Sequence[IntervalSink] = (), stop: Callable[[], bool] = lambda: False) -> RunResult:
         """Open the store, do it and close the store, which is measured as YCSB's `CLEANUP`.
 
-        When *stop* says so, it ends early with what it has.
+        *sinks* get the intervals. When *stop* says so, it ends early with what it has.
         """
         with open_store(self.url) as store:
             sessions = SESSIONS[self.settings.driver]
-            runner = Runner(Workload(self.settings), store, open_sessions=sessions, status=status, stop=stop)
+            runner = Runner(Workload(self.settings), store, open_sessions=sessions, sinks=sinks, stop=stop)
             result = runner.load() if self.phase == "load" else runner.run()
             return _close(store, result)
 

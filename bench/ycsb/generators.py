@@ -75,11 +75,16 @@ class Zipfian:
         self._random = random
         self._zeta = Zeta()
 
-    def draw(self, count: int, items: int, zeta: float | None = None) -> Numbers:
-        """*count* ranks below *items*, whose zeta may be given where it would take long to sum."""
+    def draw(self, count: int, items: int, zeta: float | None = None, began_with: int | None = None) -> Numbers:
+        """*count* ranks below *items*, whose zeta may be given where it would take long to sum.
+
+        Where items are added, YCSB goes on with an eta of those that it *began_with*, so the middle ranks come a little
+        more or less often than Gray's formula says. It is the same here.
+        """
         zeta = self._zeta.of(items) if zeta is None else zeta
         zeta_2 = 1.0 + 0.5**THETA
-        eta = (1.0 - (2.0 / items) ** (1.0 - THETA)) / (1.0 - zeta_2 / zeta) if items > 2 else 0.0
+        began_with = began_with or items
+        eta = (1.0 - (2.0 / began_with) ** (1.0 - THETA)) / (1.0 - zeta_2 / zeta) if items > 2 else 0.0
         u = self._random.random(count)
         ranks = (items * np.maximum(eta * u - eta + 1.0, 0.0) ** (1.0 / (1.0 - THETA))).astype(np.int64)
         ranks[u * zeta < zeta_2] = 1
@@ -165,9 +170,12 @@ class LatestChooser(Relative):
 
     def __init__(self, random: np.random.Generator) -> None:
         self._zipfian = Zipfian(random)
+        self._began_with = 0
 
     def draw(self, count: int, newest: int) -> Numbers:
-        return self._zipfian.draw(count, max(newest, 1))
+        items = max(newest, 1)
+        self._began_with = self._began_with or items
+        return self._zipfian.draw(count, items, began_with=self._began_with)
 
 
 class ExponentialChooser(Relative):

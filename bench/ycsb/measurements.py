@@ -11,18 +11,21 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from threading import Lock
+from typing import cast
 
 import numpy as np
 from hdrh.histogram import HdrHistogram  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from safekeeper.bench.ycsb.kinds import Kept, Moments, kept_beside
+from safekeeper.bench.ycsb.properties import YcsbSettings
 from safekeeper.errors import SafekeeperError
 from safekeeper.keeper.metrics import Histogram, Metrics
 
 _LONGEST = 3600 * 10**9  # nanoseconds
 _DIGITS = 3
 _SIGNIFICANT_BITS = 11  # what 3 digits need; two values alike in these are in the same place of the histogram
-_FOLD_AFTER_SECONDS = 0.5
+_FOLD_AFTER_SECONDS = 0.5  # and several times in an interval, or what is in it would be of the one before
 _FOLD_AFTER = 1 << 15
 
 
@@ -76,6 +79,15 @@ class Latencies:
         """What *percent* of all did not exceed, to three digits; 0 if there is none."""
         return min(int(self._histogram.get_value_at_percentile(percent)), self.most) if self.count else 0
 
+    @property
+    def in_microseconds(self) -> HdrHistogram:
+        """A copy as HdrHistogram's own, in whole microseconds as YCSB has them: for files that other programs read."""
+        copy = HdrHistogram(1, _LONGEST // 1000, _DIGITS)
+        for at in self._histogram.get_recorded_iterator():
+            value = min(at.value_iterated_to, self.most)
+            copy.record_value(max(value // 1000, 1), at.count_at_value_iterated_to)
+        return copy
+
     def __getstate__(self) -> tuple[bytes, int, int, int]:
         """For another process: HdrHistogram's own compressed form, and what is kept beside it."""
         return bytes(self._histogram.encode()), self._sum, self._least, self.most
@@ -85,16 +97,24 @@ class Latencies:
         self._sum, self._least, self.most = state[1:]
 
 
-_State = tuple[dict[str, Latencies], Counter[tuple[str, str]], str, Metrics | None]
+_State = tuple[YcsbSettings, dict[str, Latencies], dict[str, Kept], Counter[tuple[str, str]], str, Metrics | None]
 
 
 class Measurements:
     """All that a run has measured so far. Any thread may add to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: YcsbSettings | None = None) -> None:
+        self._settings = settings or YcsbSettings()
         self._lock = Lock()
         self._folded: dict[str, Latencies] = {}
         self._interval: dict[str, Latencies] = {}
+        self._beside = kept_beside(self._settings)
+        self.stamped = self._beside is not None
+        """Whether the moments of operations are wanted, too."""
+        self.fold_after = min(_FOLD_AFTER_SECONDS, self._settings.status_interval / 5)
+        """Seconds after which a thread hands over what it has measured."""
+        self.kept: dict[str, Kept] = {}
+        """What `measurementtype` asks for besides the HDR histogram, by name."""
         self.returns: Counter[tuple[str, str]] = Counter()
         """How many operations of each kind ended with which of YCSB's return codes."""
         self.first_error: Exception | None = None
@@ -102,10 +122,16 @@ class Measurements:
         self.keeper: Metrics | None = None
         """What the keeper measured itself, if there was one."""
 
-    def add(self, name: str, nanoseconds: NDArray[np.int64], returns: int) -> None:
-        """Count latencies of *name*; so many of them also count as `Return=OK`."""
+    def add(
+        self, name: str, nanoseconds: NDArray[np.int64], returns: int, ended: NDArray[np.int64] | None = None
+    ) -> None:
+        """Count latencies of *name*; so many of them also count as `Return=OK`. *ended* are the moments, if wanted."""
         with self._lock:
             self._interval.setdefault(name, Latencies()).record(nanoseconds)
+            if self._beside is not None and ended is not None:
+                if name not in self.kept:
+                    self.kept[name] = self._beside(self._settings)  # type: ignore[call-arg]
+                self.kept[name].record(Moments(nanoseconds, ended))
             if returns:
                 self.returns[name, "OK"] += returns
 
@@ -130,11 +156,11 @@ class Measurements:
 
     def __getstate__(self) -> _State:
         """For another process; of the first error only its message goes there."""
-        return self.totals(), self.returns, str(self.first_error or ""), self.keeper
+        return self._settings, self.totals(), self.kept, self.returns, str(self.first_error or ""), self.keeper
 
     def __setstate__(self, state: _State) -> None:
-        self.__init__()  # type: ignore[misc]
-        self._folded, self.returns, error, self.keeper = state
+        self.__init__(state[0])  # type: ignore[misc]
+        _, self._folded, self.kept, self.returns, error, self.keeper = state
         self.first_error = SafekeeperError(error) if error else None
 
     def merge(self, other: Measurements) -> None:
@@ -142,6 +168,11 @@ class Measurements:
         self.take_interval()
         for name, latencies in other.totals().items():
             self._folded.setdefault(name, Latencies()).add(latencies)
+        for name, kept in other.kept.items():
+            if name in self.kept:
+                self.kept[name].add(kept)
+            else:
+                self.kept[name] = kept
         self.returns.update(other.returns)
         self.keeper = _sum(self.keeper, other.keeper)
         self.first_error = self.first_error or other.first_error
@@ -162,12 +193,19 @@ def _sum(one: Metrics | None, other: Metrics | None) -> Metrics | None:
     return together
 
 
+class _Stamped(list[tuple[int, int]]):
+    """Latencies, each with the moment at which it was appended, in milliseconds since 1970."""
+
+    def append(self, nanoseconds: int) -> None:  # type: ignore[override]
+        super().append((nanoseconds, time.time_ns() // 1_000_000))
+
+
 class Recorder:
     """One thread's latencies, on their way to the shared `Measurements`."""
 
     def __init__(self, measurements: Measurements) -> None:
         self._measurements = measurements
-        self._pending: dict[str, list[int]] = {}
+        self._pending: dict[str, list[int]] = {}  # or `_Stamped`, which takes them, too
         self._without_return: set[str] = set()
         self._folded_at = time.monotonic()
         self.operations = 0
@@ -177,7 +215,9 @@ class Recorder:
         """The list to append latencies of *name* to, in nanoseconds; always the same one."""
         if not counts_as_ok:
             self._without_return.add(name)
-        return self._pending.setdefault(name, [])
+        if name not in self._pending:  # several threads may be here at once
+            self._pending.setdefault(name, cast("list[int]", _Stamped()) if self._measurements.stamped else [])
+        return self._pending[name]
 
     def failed(
         self, name: str, code: str, nanoseconds: int, error: Exception | None = None, *, kind: str = "FAILED"
@@ -191,7 +231,7 @@ class Recorder:
     def fold_if_due(self) -> None:
         """Fold if it is time to."""
         if (
-            time.monotonic() - self._folded_at > _FOLD_AFTER_SECONDS
+            time.monotonic() - self._folded_at > self._measurements.fold_after
             or max(map(len, self._pending.values()), default=0) > _FOLD_AFTER
         ):
             self.fold()
@@ -200,7 +240,11 @@ class Recorder:
         """Move what is in the lists to the shared histograms. Others may go on appending meanwhile."""
         self._folded_at = time.monotonic()
         for name, values in self._drain():
-            self._measurements.add(name, values, 0 if name in self._without_return else len(values))
+            returns = 0 if name in self._without_return else len(values)
+            if values.ndim == 1:
+                self._measurements.add(name, values, returns)
+            else:
+                self._measurements.add(name, values[:, 0], returns, values[:, 1])
 
     def _drain(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
         for name, pending in list(self._pending.items()):

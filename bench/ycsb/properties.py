@@ -17,6 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from safekeeper.bench.ycsb.kinds import MeasurementType
 from safekeeper.errors import SafekeeperError
 from safekeeper.keeper.overflow import Overflow
 
@@ -94,7 +95,25 @@ class YcsbSettings:
     """Seconds between two status lines."""
     measurement_interval: Interval = _named("measurement.interval", "op")  # noqa: RUF009
     """Whether a latency counts from the start of the operation, from when `target` meant it to start, or both."""
+    measurementtype: MeasurementType = "hdrhistogram"
+    """What is kept of each operation, and shown: `safekeeper.bench.ycsb.kinds` has them all."""
     percentiles: tuple[float, ...] = _named("hdrhistogram.percentiles", (50.0, 95.0, 99.0))
+    """YCSB 0.17 has 95 and 99; its successor 50, too."""
+    hdrhistogram_fileoutput: bool = _named("hdrhistogram.fileoutput", False)
+    """Whether each kind of operation gets two files: `READ.hdr`, a log of the histograms of all intervals, and
+    `READ.hgrm`, the percentiles of all together. Both are in microseconds."""
+    hdrhistogram_path: str = _named("hdrhistogram.output.path", "")
+    """What the names of these files begin with: a folder with its slash, or more."""
+    histogram_verbose: bool = _named("measurement.histogram.verbose", False)
+    """Whether `hdrhistogram` and `histogram` show how often each latency was measured."""
+    histogram_buckets: int = _named("histogram.buckets", 1000)
+    """How many buckets of a millisecond `histogram` has."""
+    timeseries_granularity: int = _named("timeseries.granularity", 1000)
+    """Milliseconds of a step of `timeseries`."""
+    raw_output_file: str = _named("measurement.raw.output_file", "")
+    """The file that `raw` appends every operation to; standard output if empty."""
+    raw_no_summary: bool = _named("measurement.raw.no_summary", False)
+    """Whether `raw` leaves its summary out."""
     exporter: Exporter = "TextMeasurementsExporter"
     exportfile: str = ""
     """The file that the results go to; standard output if empty."""
@@ -121,7 +140,7 @@ class YcsbSettings:
     def __post_init__(self) -> None:
         for name in ("recordcount", "operationcount", "insertstart", "fieldlength", "zeropadding"):
             self._require(name, getattr(self, name) >= 0, "it cannot be negative")
-        for name in ("fieldcount", "minfieldlength", "minscanlength", "threadcount", *_KEEPER_SIZES):
+        for name in ("fieldcount", "minfieldlength", "minscanlength", "threadcount", *_SIZES):
             self._require(name, getattr(self, name) >= 1, "it is at least 1")
         for name in ("target", "maxexecutiontime", "warmup", "status_interval", *_PROPORTIONS):
             self._require(name, getattr(self, name) >= 0, "it cannot be negative")
@@ -166,7 +185,7 @@ class YcsbSettings:
         return cls(**values, backend_options=options, ignored=ignored)
 
 
-_KEEPER_SIZES = ("keeper_queue", "keeper_storageworkers")
+_SIZES = ("keeper_queue", "keeper_storageworkers", "histogram_buckets", "timeseries_granularity")
 _PROPORTIONS = (
     "readproportion",
     "updateproportion",

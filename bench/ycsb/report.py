@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, astuple, fields
 from html import escape
 
 from rich.table import Table
@@ -21,10 +21,15 @@ _FAR_APART = 20  # times as fast as the slowest is the fastest, and a linear axi
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9, 99.99)
 
 
+_HEADER = ("store", "threads", "operations/s", "low to high", "mean (ms)", "95 % (ms)", "99 % (ms)", "errors")
+_UNITS = {"throughput": "ops/sec", "mean": "ns", "p50": "ns", "p95": "ns", "p99": "ns"}
+"""Of the columns that have one."""
+
+
 def to_table(comparison: Comparison) -> Table:
     """For a terminal: one line for each store and number of threads."""
     table = Table(box=None, header_style="bold")
-    for name in ("store", "threads", "operations/s", "(low to high)", "mean", "95 %", "99 %", "errors"):
+    for name in _HEADER:
         table.add_column(name, justify="left" if name == "store" else "right", overflow="fold")
     for cells in _rows(comparison):
         table.add_row(*cells)
@@ -55,22 +60,23 @@ def _recovery_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
                 url,
                 f"{one.ids:,}",
                 *(milliseconds(seconds * 1e9) for seconds in times),
-                *(f"{svg.short(size, ' ')}B" for size in sizes),
+                *(f"{size / 1e6:,.1f}" for size in sizes),
             )
 
 
 def milliseconds(nanoseconds: float) -> str:
-    """A time for people, with three digits or more."""
+    """A time for people, in milliseconds with three digits or more."""
     value = nanoseconds / 1e6
-    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def to_csv(comparison: Comparison) -> str:
     """One line for each run; times are nanoseconds."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, [f.name for f in fields(Sample)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(sample) for point in comparison.points for sample in point.samples)
+    writer = csv.writer(text, lineterminator="\n")
+    names = [f.name for f in fields(Sample)]
+    writer.writerow(f"{name}({_UNITS[name]})" if name in _UNITS else name for name in names)
+    writer.writerows(astuple(sample) for point in comparison.points for sample in point.samples)
     return text.getvalue()
 
 
@@ -93,6 +99,7 @@ def to_json(comparison: Comparison, machine: Machine) -> str:
     return json.dumps(
         {
             "machine": asdict(machine),
+            "units": _UNITS | {"percentiles": "ns", "bytes_on_disk": "bytes"},
             "workload": comparison.workload,
             "settings": asdict(comparison.settings),
             "partial": comparison.partial,
@@ -130,11 +137,11 @@ def _sections(comparison: Comparison, machine: Machine) -> Iterator[str]:
     if comparison.bytes_on_disk:
         yield figure("Bytes stored", _sizes(comparison), "At the end of all rounds, dead values included.")
     yield "</div><h2>Numbers</h2>"
-    header = ("store", "threads", "operations/s", "low to high", "mean", "95 %", "99 %", "errors")
-    yield html_table(header, list(_rows(comparison)))
+    yield html_table(_HEADER, list(_rows(comparison)))
     if comparison.recoveries:
         yield "<h2>Recovery</h2>"
-        columns = ("store", "ids", "open", "list keys", "read all", "memory open", "memory at peak")
+        times, sizes = ("open (ms)", "list keys (ms)", "read all (ms)"), ("memory open (MB)", "memory at peak (MB)")
+        columns = ("store", "ids", *times, *sizes)
         yield html_table(columns, list(_recovery_rows(comparison)))
 
 

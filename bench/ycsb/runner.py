@@ -1,4 +1,4 @@
-"""Runs a workload against a store: threads, target rate, warm-up, time limit, status lines.
+"""Runs a workload against a store: threads, target rate, warm-up, time limit, intervals.
 
     result = Runner(workload, backend).run()
 
@@ -12,7 +12,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -26,7 +26,7 @@ from safekeeper.backend import Backend
 from safekeeper.bench.ycsb.measurements import Measurements, Recorder
 from safekeeper.bench.ycsb.properties import BadProperty
 from safekeeper.bench.ycsb.session import OpenSessions, Session, direct_sessions
-from safekeeper.bench.ycsb.status import StatusLine
+from safekeeper.bench.ycsb.status import IntervalSink, RunWatch
 from safekeeper.bench.ycsb.workload import Source, Workload
 
 Phase = Literal["load", "run"]
@@ -103,14 +103,15 @@ class Runner:
         backend: Backend,
         *,
         open_sessions: OpenSessions = direct_sessions,
-        status: bool = False,
+        sinks: Sequence[IntervalSink] = (),
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
+        """*sinks* get what was measured in each interval of the run, not of its warm-up."""
         self._workload = workload
         self._settings = workload.settings
         self._backend = backend
         self._open_sessions = open_sessions
-        self._status = status
+        self._sinks = sinks
         self._stop = stop
 
     def load(self) -> RunResult:
@@ -125,16 +126,21 @@ class Runner:
         if not settings.operationcount and not settings.maxexecutiontime:
             raise BadProperty("operationcount=0 and maxexecutiontime=0: say how many operations, or for how long")
         if settings.warmup:
-            warm = self._do("run", 0, settings.warmup)
+            warm = self._do("run", 0, settings.warmup, sinks=())
             if warm.partial:
                 return warm
         return self._do("run", settings.operationcount, settings.maxexecutiontime)
 
-    def _do(self, phase: Phase, operations: int, seconds: float) -> RunResult:
-        measurements, control = Measurements(), _Control()
+    def _do(
+        self, phase: Phase, operations: int, seconds: float, sinks: Sequence[IntervalSink] | None = None
+    ) -> RunResult:
+        measurements, control = Measurements(self._settings), _Control()
+        watch = RunWatch(
+            measurements, operations, self._settings.status_interval, self._sinks if sinks is None else sinks
+        )
         with self._open_sessions(self._backend, self._workload, self._sources(), measurements) as sessions:
             control.recorders = [session.recorder for session in sessions]
-            took = self._run_threads(phase, sessions, operations, seconds, control, measurements)
+            took = self._run_threads(phase, sessions, operations, seconds, control, watch)
         remarks = tuple(self._remarks()) if phase == "run" else ()
         return RunResult(phase, took, control.operations, measurements, control.partial, remarks, self._settings.target)
 
@@ -145,7 +151,7 @@ class Runner:
         operations: int,
         seconds: float,
         control: _Control,
-        measurements: Measurements,
+        watch: RunWatch,
     ) -> float:
         """Run a thread for each session until all are done. Return how many seconds that took."""
         if phase == "run":
@@ -155,14 +161,13 @@ class Runner:
             _Worker(session, session.load_one if phase == "load" else session.run_one, share, self._tick, control)
             for session, share in zip(sessions, self._shares(operations), strict=True)
         ]
-        interval = self._settings.status_interval if self._status else math.inf
-        status = StatusLine(measurements, operations, interval)
+        watch.start()
         started = time.monotonic()
         for worker in workers:
             worker.start()
-        self._watch(workers, control, started + seconds if seconds else math.inf, status)
+        self._watch(workers, control, started + seconds if seconds else math.inf, watch)
         took = time.monotonic() - started
-        status.finish(control.operations)
+        watch.finish(control.operations)
         for worker in workers:
             if worker.crash is not None:
                 raise worker.crash
@@ -186,14 +191,14 @@ class Runner:
         settings = self._settings
         return int(1e9 * settings.threadcount / settings.target) if settings.target else 0
 
-    def _watch(self, workers: list[_Worker], control: _Control, until: float, status: StatusLine) -> None:
+    def _watch(self, workers: list[_Worker], control: _Control, until: float, watch: RunWatch) -> None:
         """Wait for the workers; stop them when the time is up, when told to, or at the first Ctrl-C."""
         while not all(worker.ended for worker in workers):
             try:
                 # Not `join`: in Python 3.11, a thread whose join was interrupted counts as ended.
                 with suppress(Empty):
                     control.wake.get(timeout=min(0.1, max(until - time.monotonic(), 0.001)))
-                status.print_if_due(control.operations)
+                watch.look(control.operations)
             except KeyboardInterrupt:
                 if control.stopped:
                     raise

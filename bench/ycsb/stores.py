@@ -1,6 +1,6 @@
 """Opens every store: a backend by its URL, or an embedded store to compare it with, synced on every write.
 
-    raw:///path     rocksdict:///path     sqlite:///path     leveldb:///path
+    raw:///path     rocksdict:///path     sqlite:///path     leveldb:///path     slatedb:///path (which does not sync)
 
 The embedded ones keep bytes under keys and nothing more: no checksums, no listing, no deletes, no way back in after
 closing. So they are stores for one comparison, not backends, and begin with a folder that is not there yet.
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NoReturn, Self
 
 import safekeeper
-from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope
+from safekeeper.backend import Backend, Batch, CheckpointId, Receipt, Scope, Survives
 from safekeeper.backends.shared.local_files import make_folder, survives_on
-from safekeeper.bench.ycsb.peers import EmbeddedStore, LevelDb, RawFile, RocksDb, Sqlite
+from safekeeper.bench.ycsb.peers import EmbeddedStore, LevelDb, RawFile, RocksDb, SlateDb, Sqlite
 from safekeeper.errors import BadUrl
 from safekeeper.url import Url
 
@@ -24,6 +24,7 @@ BASELINES: dict[str, Callable[[Path], EmbeddedStore]] = {
     "rocksdict": RocksDb,
     "sqlite": Sqlite,
     "leveldb": LevelDb,
+    "slatedb": SlateDb,
 }
 """By scheme."""
 
@@ -39,7 +40,7 @@ class Baseline(Backend):
             raise BadUrl(f"{folder} is there already: a baseline begins with a new folder, choose another path")
         make_folder(folder.parent)
         self._arm = arm(folder)
-        self.survives = survives_on(folder)
+        self.survives = Survives.PROCESS if isinstance(self._arm, SlateDb) else survives_on(folder)
 
     @classmethod
     def from_url(cls, url: Url) -> Self:

@@ -1,10 +1,16 @@
+import csv
 import json
+import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
+from hdrh.histogram import HdrHistogram
+from hdrh.log import HistogramLogReader
 from typer import Exit
 
 from safekeeper.bench import cli
@@ -54,9 +60,65 @@ def test_results_go_to_the_file_in_the_format_that_was_asked_for(url, tmp_path):
     assert {"metric": "INSERT", "measurement": "Return=OK", "value": 3} in json.loads(file.read_text())
 
 
+def test_the_percentiles_of_every_interval_go_to_files(url, tmp_path):
+    small = ("-p", "recordcount=300", "-p", "target=300", "-p", "fieldlength=1", "-p", "status.interval=0.2")
+    files = ("-p", "hdrhistogram.fileoutput=true", "-p", f"hdrhistogram.output.path={tmp_path}/load-")
+    answer("load", url, *small, *files, "--intervals", tmp_path / "i.csv")
+    header, *lines = csv.reader((tmp_path / "i.csv").read_text().splitlines())
+    assert header[:5] == ["from(s)", "to(s)", "operation", "count", "throughput(ops/sec)"]
+    assert header[5:] == [f"{n}(us)" for n in ("min", "mean", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max")]
+    rows = [dict(zip(header, line, strict=True)) for line in lines if line[2] == "INSERT"]
+    assert len(rows) > 1
+    assert sum(int(row["count"]) for row in rows) == 300
+    for row in rows:
+        percentiles = [float(row[name]) for name in ("min(us)", *header[7:])]
+        assert percentiles == sorted(percentiles)
+    assert (tmp_path / "load-INSERT.hgrm").read_text().split()[0] == "Value"
+    log, total = HistogramLogReader(f"{tmp_path}/load-INSERT.hdr", HdrHistogram(1, 3600 * 10**6, 3)), 0
+    while (interval := log.get_next_interval_histogram()) is not None:
+        total += interval.get_total_count()
+    log.close()
+    assert total == 300
+
+
+def test_intervals_as_json_have_the_same_names(url, tmp_path):
+    answer("load", url, "-p", "recordcount=3", "--intervals", tmp_path / "i.json")
+    lines = map(json.loads, (tmp_path / "i.json").read_text().splitlines())
+    (inserts,) = (line for line in lines if line["operation"] == "INSERT")
+    assert inserts["count"] == 3
+    assert inserts["p99(us)"] > 0
+
+
+def test_every_operation_goes_to_the_raw_file(url, tmp_path):
+    raw = ("-p", "measurementtype=raw", "-p", f"measurement.raw.output_file={tmp_path}/raw")
+    assert "[INSERT], Total Operations, 3\n" in answer("load", url, "-p", "recordcount=3", *raw)
+    lines = (tmp_path / "raw").read_text().splitlines()
+    assert "INSERT latency raw data: op, timestamp(ms), latency(us)" in lines
+    assert sum(bool(re.fullmatch(r"INSERT,\d{13},\d+", line)) for line in lines) == 3
+
+
+def test_a_terminal_sees_how_a_load_gets_on(url):
+    ours, theirs = pty.openpty()
+    slow = ("-p", "recordcount=100", "-p", "target=60", "-p", "fieldlength=1")
+    with subprocess.Popen([*COMMAND, "load", url, *slow], stdout=subprocess.PIPE, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # what reading says when the other side is closed
+            while part := os.read(ours, 1000):
+                shown += part
+    os.close(ours)
+    assert process.returncode == 0
+    assert re.search(rb"load: \d+ of 100, \d+%, \d+ operations/s, \d+ seconds? left", shown)
+    assert re.search(rb"left\r\x1b\[K(safekeeper: |$)", shown)  # the line is gone
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     (
+        (("load", "memory:", "-p", "measurementtype=hdr"), "measurementtype=hdr: it is one of hdrhistogram, histogram"),
+        (("load", "memory:", "--intervals", "i.txt"), "--intervals i.txt: give it a name that ends with .csv or .json"),
+        (("load", "memory:", "--intervals", "i.csv", "--processes", "2"), "--intervals takes the intervals of one"),
+        (("load", "memory:", "--intervals", "/no/such/i.csv"), "/no/such/i.csv: No such file or directory"),
         (("run", "memory:", "-p", "requestdistribution=zipf"), "requestdistribution=zipf: it is one of uniform"),
         (("load", "memory:"), "recordcount=0: say how many"),
         (("load", "memory:", "-P", "nosuch"), "nosuch: No such file or directory; bundled are"),

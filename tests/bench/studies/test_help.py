@@ -7,7 +7,16 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "name", ["claims_overhead", "hdfs_overhead", "langgraph_savers", "peace", "peace_simulator", "scan_overhead"]
+    "name",
+    [
+        "claims_overhead",
+        "hdfs_overhead",
+        "hdfs_threads",
+        "langgraph_savers",
+        "peace",
+        "peace_simulator",
+        "scan_overhead",
+    ],
 )
 def test_a_study_tells_what_it_takes(name):
     command = [sys.executable, "-m", f"safekeeper.bench.studies.{name}", "--help"]

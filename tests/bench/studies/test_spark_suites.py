@@ -5,7 +5,17 @@ import io
 import pytest
 
 from safekeeper.bench.studies import spark_operations, spark_suites
-from safekeeper.bench.studies.spark_suites import BASE, EXCLUDED, QUERIES, describe, outcome, source, verdict
+from safekeeper.bench.studies.spark_suites import (
+    BASE,
+    EXCLUDED,
+    OPERATORS,
+    QUERIES,
+    describe,
+    exclusion,
+    outcome,
+    source,
+    verdict,
+)
 
 XML = """<testsuite name="SparkBaseSuite">
   <testcase name="get, put" time="1"/>
@@ -36,12 +46,19 @@ def test_a_suite_that_came_to_no_end_has_no_outcome(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "join"), (("4.1.3", "StreamingInnerJoinSuite"), ("4.2.0", "StreamingInnerJoinWithoutVCFSuite"))
+    ("version", "join", "others"),
+    (("4.1.3", "StreamingInnerJoinSuite", len(OPERATORS)), ("4.2.0", "StreamingInnerJoinWithoutVCFSuite", 0)),
 )
-def test_every_query_suite_gets_a_class_with_our_settings(version, join):
+def test_every_query_suite_gets_a_class_with_our_settings(version, join, others):
     text = source(version)
     assert f"class InnerJoin extends org.apache.spark.sql.streaming.{join} {{" in text
-    assert text.count("SuiteSettings.with(super.sparkConf())") == len(QUERIES)
+    assert text.count("SuiteSettings.with(super.sparkConf())") == len(QUERIES) + others
+
+
+def test_rows_in_avro_are_excluded():
+    assert exclusion("TransformList", "test list state (encoding = avro) (with changelog checkpointing)") is not None
+    assert exclusion("TransformList", "test list state (encoding = unsaferow)") is None
+    assert exclusion("Deduplication", "one (encoding = avro)") is None
 
 
 def test_turns_are_compared_with_rocksdb_in_the_same_run():

@@ -46,9 +46,10 @@ def assert_distributed(draws, probabilities):
     assert ((found - wanted) ** 2 / wanted).sum() < chi_square_bound(len(wanted) - 1)
 
 
-def zipfian_probabilities(items, zeta, upto=None):
-    """Gray's approximation as a distribution: the first two ranks exactly, the others between two inverses of it."""
-    eta = (1 - (2 / items) ** (1 - THETA)) / (1 - (1 + 0.5**THETA) / zeta)
+def zipfian_probabilities(items, zeta, upto=None, began_with=None):
+    """Gray's approximation as a distribution: the first two ranks exactly, the others between two inverses of it. YCSB
+    keeps the number of items that it began with in one place of it."""
+    eta = (1 - (2 / (began_with or items)) ** (1 - THETA)) / (1 - (1 + 0.5**THETA) / zeta)
     ranks = np.arange(2, (upto or items) + 1)
     below = 1 - (1 - (ranks / items) ** (1 - THETA)) / eta
     below = np.concatenate(([0, 1 / zeta], np.maximum(below, (1 + 0.5**THETA) / zeta)))
@@ -203,7 +204,7 @@ def test_the_records_of_workload_d_have_ycsbs_probabilities_of_their_age():
     assert newest[-1] > RECORDS + OPERATIONS * 0.04
     probabilities = np.zeros(newest[-1])
     for items, reads in zip(*np.unique(newest, return_counts=True), strict=True):
-        probabilities[:items] += zipfian_probabilities(items, Zeta().of(items)) * reads
+        probabilities[:items] += zipfian_probabilities(items, Zeta().of(items), began_with=RECORDS - 1) * reads
     assert_distributed(newest - numbers, probabilities / len(numbers))
 
 

@@ -15,7 +15,7 @@ def run(backend, **properties):
     runner = Runner(Workload(YcsbSettings.of(named)), backend, open_sessions=keeper_sessions)
     runner.load()
     result = runner.run()
-    return {(row.metric, row.measurement): row.value for row in rows(result, (50,))}
+    return {(row.metric, row.measurement): row.value for row in rows(result, YcsbSettings(percentiles=(50,)))}
 
 
 def returns(found, name):

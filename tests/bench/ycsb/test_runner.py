@@ -12,7 +12,7 @@ from safekeeper.bench.ycsb.exporters import export, rows
 from safekeeper.bench.ycsb.measurements import Measurements
 from safekeeper.bench.ycsb.properties import BadProperty, YcsbSettings
 from safekeeper.bench.ycsb.runner import Runner
-from safekeeper.bench.ycsb.status import StatusLine
+from safekeeper.bench.ycsb.status import PrintedStatus, RunWatch
 from safekeeper.bench.ycsb.workload import Workload
 from safekeeper.errors import Unavailable
 
@@ -48,12 +48,12 @@ def loaded(backend, **properties):
 
 
 def numbers(result):
-    return {(row.metric, row.measurement): row.value for row in rows(result, (50, 99.9))}
+    return {(row.metric, row.measurement): row.value for row in rows(result, YcsbSettings(percentiles=(50, 99.9)))}
 
 
 def test_the_lines_are_ycsbs():
     _, runner = loaded(MemoryBackend())
-    lines = export(runner.run(), (50.0, 99.99999, 11.0, 1.0), "TextMeasurementsExporter").splitlines()
+    lines = export(runner.run(), YcsbSettings(percentiles=(50.0, 99.99999, 11.0, 1.0))).splitlines()
     assert [line.rpartition(", ")[0] for line in lines] == [
         "[OVERALL], RunTime(ms)",
         "[OVERALL], Throughput(ops/sec)",
@@ -232,9 +232,9 @@ def test_the_status_line_is_ycsbs(operations, seconds, says, monkeypatch, capsys
     clock = iter([0.0])
     monkeypatch.setattr("safekeeper.bench.ycsb.status.time", SimpleNamespace(monotonic=lambda: next(clock, seconds)))
     measurements = Measurements()
-    line = StatusLine(measurements, 1000, 0.0)
+    watch = RunWatch(measurements, 1000, 0.0, [PrintedStatus()])
     measurements.add("READ", np.array([1000, 2000, 4000]), 3)
-    line.print_if_due(operations)
+    watch.look(operations)
     printed = capsys.readouterr().err
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d:\d{3} ", printed)
-    assert printed[24:] == f"{says}[READ: Count=3, Max=4, Min=1, Avg=2.33, 90=4, 99=4, 99.9=4, 99.99=4]\n"
+    assert printed[24:] == f"{says}[READ: Count=3, Max=4, Min=1, Avg=2.33, 50=2, 90=4, 99=4, 99.9=4, 99.99=4]\n"

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from safekeeper.backend import Batch, CheckpointId
+from safekeeper.backend import Batch, CheckpointId, Survives
 from safekeeper.bench.ycsb.stores import BASELINES, open_store
 from safekeeper.errors import BadUrl
 
@@ -34,13 +34,21 @@ def test_a_baseline_begins_with_a_new_folder(url):
         open_store(url)
 
 
+def test_what_does_not_sync_is_not_said_to_survive_a_power_cut(tmp_path):
+    with open_store(f"slatedb://{tmp_path}/slate") as slate, open_store(f"sqlite://{tmp_path}/lite") as lite:
+        assert slate.survives == Survives.PROCESS
+        assert Survives.PROCESS in lite.survives
+
+
 def test_anything_else_is_a_backend():
     assert type(open_store("memory:")).__name__ == "MemoryBackend"
     with pytest.raises(BadUrl, match="no backend for nosuch:"):
         open_store("nosuch:x")
 
 
-@pytest.mark.parametrize(("scheme", "module"), [("leveldb", "plyvel"), ("rocksdict", "rocksdict")])
+@pytest.mark.parametrize(
+    ("scheme", "module"), [("leveldb", "plyvel"), ("rocksdict", "rocksdict"), ("slatedb", "slatedb")]
+)
 def test_a_missing_module_names_the_extra_that_brings_it(scheme, module, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(BadUrl, match=rf"needs the module {module}: pip install 'safekeeper\[bench\]'"):
