@@ -1,6 +1,6 @@
 """LangGraph's checkpoints: ours beside the savers for SQLite and PostgreSQL.
 
-    python -m safekeeper.bench.studies.langgraph_savers [--quick] [--turns 200] [--steps 2000] [--scheme lmdb]
+    python -m safekeeper.bench.studies.langgraph_savers [--quick] [--turns 200] [--steps 2000] [--processor]
 
 Two threads are written to each saver by the calls that a graph makes, with messages of 2 KB:
 
@@ -10,7 +10,8 @@ Two threads are written to each saver by the calls that a graph makes, with mess
 The savers take turns after some steps each. What is compared: the time that all calls of a step take together, the time
 to read the latest state afterwards (round by round, the median), by the saver that has written it and by one that has
 nothing in memory ("first"), and the bytes in the store's folder. All are as durable as their defaults make them, which
-is a sync for each call that stores something. PostgreSQL is measured if its programs are there.
+is a sync for each call that stores something. PostgreSQL is measured if its programs are there. On a busy machine
+`--processor` compares the processor time of this process instead, without PostgreSQL, which works in others.
 """
 
 from __future__ import annotations
@@ -137,7 +138,12 @@ def long_run(saver: BaseCheckpointSaver[Any], steps: int) -> Iterator[None]:
         yield
 
 
-def measure(arms: list[SaverArm], make: Callable[[BaseCheckpointSaver[Any]], Iterator[None]], thread: str) -> None:
+def measure(
+    arms: list[SaverArm],
+    make: Callable[[BaseCheckpointSaver[Any]], Iterator[None]],
+    thread: str,
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
     """Let the *arms* take turns until all is written, and then read the latest state of *thread*."""
     for arm in arms:
         arm.work, arm.seconds, arm.reads, arm.first_reads = make(arm.saver), [], [], []
@@ -145,19 +151,19 @@ def measure(arms: list[SaverArm], make: Callable[[BaseCheckpointSaver[Any]], Ite
     while not done:
         for arm in _rotated(arms, turn):
             for _ in range(5):
-                started = time.perf_counter()
+                started = clock()
                 done = next(arm.work, arm) is arm
                 if done:
                     break
-                arm.seconds.append(time.perf_counter() - started)
+                arm.seconds.append(clock() - started)
         turn += 1
     for turn in range(READS):
         for arm in _rotated(arms, turn):
             for saver, taken in (arm.saver, arm.reads), (arm.anew(), arm.first_reads):
-                started = time.perf_counter()
+                started = clock()
                 if not StudiedThread(saver, thread).read():
                     raise AssertionError(f"{arm.name} has no state")
-                taken.append(time.perf_counter() - started)
+                taken.append(clock() - started)
 
 
 def _rotated(arms: list[SaverArm], turn: int) -> list[SaverArm]:
@@ -236,19 +242,20 @@ def main() -> None:
     parser.add_argument("--turns", type=int, help="of the conversation")
     parser.add_argument("--steps", type=int, help="of the long run")
     parser.add_argument("--no-postgres", action="store_true", help="only SQLite to compare with")
+    parser.add_argument("--processor", action="store_true", help="processor time; without PostgreSQL")
     parser.add_argument("--scheme", default="log", help="our backend: one that takes a folder")
     parser.add_argument("--folder", type=Path, help="where to write; on the disk that is to be measured")
     options = parser.parse_args()
     turns = options.turns or (50 if options.quick else 200)
     steps = options.steps or (200 if options.quick else 2000)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder, ExitStack() as stack:
-        arms = arms_in(Path(folder), options.scheme, not options.no_postgres, stack)
+        arms = arms_in(Path(folder), options.scheme, not (options.no_postgres or options.processor), stack)
         before = {arm.name: arm.stored() for arm in arms}
         for title, full, thread, make in (
             (f"{turns} turns", turns >= 200, "conversation", lambda saver: conversation(saver, turns)),
             (f"{steps} steps", steps >= 2000, "long run", lambda saver: long_run(saver, steps)),
         ):
-            measure(arms, make, thread)
+            measure(arms, make, thread, time.process_time if options.processor else time.perf_counter)
             for goal in report(title, arms, before, full):
                 print(goal)
             before = {arm.name: arm.stored() for arm in arms}

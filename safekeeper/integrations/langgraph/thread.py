@@ -16,7 +16,7 @@ from safekeeper.errors import Conflict, Corruption
 from safekeeper.integrations.langgraph import layout
 from safekeeper.integrations.langgraph.layout import KEPT, MARK, ThreadKeys
 from safekeeper.integrations.langgraph.recent import RecentParts
-from safekeeper.integrations.langgraph.values import CutValue, Element, Packed, names_in, packed, unpacked
+from safekeeper.integrations.langgraph.values import CutValue, Element, Packed, names_in, packed, unpacked, with_array
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import CipherProtocol
@@ -233,7 +233,7 @@ class StoredThread:
             token = secrets.token_hex(8)
             new[CheckpointId(self._group, MARK)] = token.encode()
         for name in parts.keys() - known:
-            elements = packed(parts[name])
+            elements = with_array(packed(parts[name]))
             new[self._part_id(token, name)] = layout.seal(self._cipher, layout.pack_part(elements))
             self._known.recent.add(self._parts_group, token, name, elements)
         return token, new
@@ -350,7 +350,7 @@ class StoredThread:
         for id, body in zip(ids, self._opened(ids, values), strict=True):
             if body is not None:
                 token, name = layout.split_part_key(id.key)
-                found[token, name] = elements = layout.unpack_part(body)
+                found[token, name] = elements = with_array(layout.unpack_part(body))
                 recent.add(self._parts_group, token, name, elements)
         return found
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -31,7 +30,8 @@ _NAME = 16
 
 Element = tuple[str, bytes]
 Packed = list[Any]
-"""Elements as they are stored: `[type or types, sizes, bytes]`."""
+"""Elements as they are stored: `[type or types, sizes, bytes]`. In memory their bytes may come once more, as an array
+of msgpack: see `with_array`."""
 CutValue = list[Any]
 """`[kind, names, elements]`, as `layout.py` says."""
 
@@ -117,9 +117,19 @@ def packed(elements: Sequence[Element]) -> Packed:
     ]
 
 
+def with_array(stored: Packed) -> Packed:
+    """The same with an array that shares its bytes, if all elements are msgpack: who reads it often need not copy it
+    again."""
+    types, sizes, data = stored[:3]
+    if types != "msgpack" or len(stored) > 3:
+        return stored
+    array = b"".join((b"\xdd", len(sizes).to_bytes(4), data))
+    return [types, sizes, memoryview(array)[5:], array]
+
+
 def unpacked(stored: Packed) -> Iterator[Element]:
     """What was packed."""
-    types, sizes, data = stored
+    types, sizes, data = stored[:3]
     at = 0
     for type, size in zip([types] * len(sizes) if isinstance(types, str) else types, sizes, strict=True):
         yield type, bytes(data[at : at + size])
@@ -135,12 +145,12 @@ def join(serde: SerializerProtocol, value: CutValue, parts: Mapping[bytes, Packe
 
 
 def _loaded(serde: SerializerProtocol, pieces: Sequence[Packed]) -> Iterator[Any]:
-    """The elements of *pieces*; where all of them are msgpack, as an array, which is quicker."""
-    if type(serde) is JsonPlusSerializer and all(types == "msgpack" for types, sizes, _ in pieces if sizes):
-        count = sum(len(sizes) for _, sizes, _ in pieces)
-        array = b"".join((b"\xdd" + count.to_bytes(4), *(data for _, _, data in pieces)))
-        return iter(serde.loads_typed(("msgpack", array)))
-    return map(serde.loads_typed, chain.from_iterable(map(unpacked, pieces)))
+    """The elements of *pieces*. Where those of a piece are msgpack, it is read as one array, which is quicker."""
+    for piece in pieces:
+        if type(serde) is JsonPlusSerializer and (array := with_array(piece)[3:]):
+            yield from serde.loads_typed(("msgpack", *array))
+        else:
+            yield from map(serde.loads_typed, unpacked(piece))
 
 
 _KINDS: dict[str, Callable[[Iterator[Any]], Any]] = {"v": next, "l": list, "d": dict}
