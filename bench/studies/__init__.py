@@ -12,4 +12,5 @@ whether it is met (`harness.goals`). `safekeeper bench all` runs all of them and
     thesis                          the measurements of the S4 thesis again
     peace, peace_simulator          Peace against stock HDFS, on a shaped network and on simulated time
     spark, spark_cleaner            Spark's state stores against ours; what `cleanAt` buys and costs
+    spark_streams                   streams as source and sink of Spark, beside its own files and redis-py
 """
