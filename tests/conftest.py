@@ -1,11 +1,13 @@
 """What holds for all tests."""
 
+import os
 import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 import safekeeper.bench
 
@@ -14,6 +16,25 @@ if find_spec("safekeeper.bench.lab") is None:  # the wheel does not have the lab
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what runs in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or children that are told to end never would
+
+WITH_SPARK = {"agent", "bench", "docs", "integrations", "spark"}
+
+
+class TwoHalves(LoadScopeScheduling):
+    """For two workers (`-n 2`): one has all that needs Spark, the other one the stores; no server is started twice."""
+
+    def _split_scope(self, nodeid):
+        return "spark" if nodeid.split("/")[1] in WITH_SPARK else "stores"
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return TwoHalves(config, log)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Tells a slow machine from slow tests."""
+    loads = "/".join(f"{load:.0f}" for load in os.getloadavg())
+    terminalreporter.line(f"load of the machine in the last 1/5/15 minutes: {loads} on {os.cpu_count()} cores")
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """`import safekeeper` is quick: what only some need is imported by those."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -27,6 +28,7 @@ DRIVERS = {
     "pyspark",
     "redis",
     "rocksdict",
+    "slatedb",
 }
 DRIVERS |= {"hypothesis", "pytest", "zstandard"}
 
@@ -50,7 +52,7 @@ def test_every_extra_has_its_module_in_the_list():
     modules = {"jpype1": "jpype", "hdrhistogram": "hdrh", "psycopg-binary": "psycopg"}
     modules |= {f"langgraph-checkpoint{of}": "langgraph" for of in ("", "-postgres", "-sqlite")}
     extras = PROJECT["optional-dependencies"]
-    names = {name.partition(">")[0].partition("<")[0] for key in extras if key != "all" for name in extras[key]}
+    names = {re.match(r"[\w.-]+", name)[0] for key in extras if key != "all" for name in extras[key]}
     assert {modules.get(name, name) for name in names} <= DRIVERS
 
 
