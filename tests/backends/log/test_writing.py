@@ -109,21 +109,29 @@ def test_a_child_that_is_forked_while_a_lock_comes_or_goes_does_not_get_it(tmp_p
         children.append(child)
 
     def fork_meanwhile() -> None:
+        if os.getpid() != parent:  # a child closes what it inherits by the same function: it forks no further
+            return
         thread = threading.Thread(target=fork)
         thread.start()
         thread.join(0.3)  # it may have to wait until this is over
         threads.append(thread)
 
     threads: list[threading.Thread] = []
-    with LogBackend(tmp_path / "store", None, QuickFiles()) as store, monkeypatch.context() as patch:
+    parent = os.getpid()
+    with (
+        LogBackend(tmp_path / "another", None, QuickFiles()) as another,
+        LogBackend(tmp_path / "store", None, QuickFiles()) as store,
+        monkeypatch.context() as patch,
+    ):
+        put(another, a=b"1")  # so that a child has a lock to close
         if moment == "opened":
             patch.setattr(claim, "os", Interposed(open=lambda *args: (os.open(*args), fork_meanwhile())[0]))
         put(store, a=b"1")
         if moment == "about to be closed":
             patch.setattr(claim, "os", Interposed(close=lambda fd: (fork_meanwhile(), os.close(fd))))
             store.close()
-    for thread in threads:
-        thread.join()
+        for thread in threads:  # here, so that a child always finds what is patched
+            thread.join()
     assert threads
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * len(threads)
 
