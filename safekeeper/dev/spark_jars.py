@@ -26,6 +26,7 @@ FIRST = (4, 0, 5)
 
 _OWN = ("catalyst", "common-utils", "common-utils-java", "core", "sql", "sql-api", "tags", "unsafe")
 USED = (
+    "arrow-memory-core-",
     "hadoop-client-api-",
     "jackson-",
     "jsr305-",  # annotations of Spark's classes: without it they are warnings

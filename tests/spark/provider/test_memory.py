@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,20 @@ import pytest
 from safekeeper.spark import PREFIX
 from safekeeper.spark.build import find_tool
 
+OPENED = ("--add-opens=java.base/java.nio=ALL-UNNAMED",)
+"""What Spark gives to its JVMs."""
+
 
 @pytest.fixture
 def full_heap(class_path: str, world: Any) -> Any:
     """Fills the memory of a JVM; the lines that it prints."""
 
-    def run(how: str, *before: str, folder: Path | None = None, **settings: int) -> list[str]:
+    def run(
+        how: str, *before: str, folder: Path | None = None, options: Sequence[str] = OPENED, **settings: int
+    ) -> list[str]:
         command = [*before, find_tool("java"), "-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command += [f"-Djava.io.tmpdir={folder}"] if folder else []
-        command += ["-Dsafekeeper.poison=true", "--add-opens=java.base/java.nio=ALL-UNNAMED", "-cp", class_path]
+        command += ["-Dsafekeeper.poison=true", *options, "-cp", class_path]
         command += ["io.safekeeper.spark.FullHeap", how, str(world.checkpoint)]
         chosen = world.settings | {PREFIX + name: value for name, value in settings.items()}
         command += [f"{name}={value}" for name, value in chosen.items()]
@@ -78,6 +84,13 @@ def test_a_load_beyond_the_budget_fails_the_task_and_goes_on_after_the_setting_i
     assert fatal == "fatal false"
     assert "not enough memory to load the state" in " ".join(says)
     assert full_heap("load", memoryBytes=16 << 20) == ["loaded 80000"]
+
+
+def test_a_jvm_that_does_not_show_where_memory_is_gets_the_option_named(full_heap: Any, world: Any) -> None:
+    world.provider().open(0, None).putMany(80_000, 100, 1).commit()
+    fatal, *says = full_heap("load", options=())
+    assert fatal == "fatal false"
+    assert "Spark starts it with --add-opens=java.base/java.nio=ALL-UNNAMED" in " ".join(says)
 
 
 def test_a_full_disk_fails_the_task_and_names_the_folder(full_heap: Any, tmp_path: Path) -> None:

@@ -2,9 +2,6 @@ package io.safekeeper.spark.state;
 
 import java.io.IOException;
 import java.io.RandomAccessFile;
-import java.lang.reflect.Field;
-import java.lang.reflect.InaccessibleObjectException;
-import java.nio.Buffer;
 import java.nio.MappedByteBuffer;
 import java.nio.channels.ClosedByInterruptException;
 import java.nio.channels.FileChannel;
@@ -13,6 +10,7 @@ import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.util.BitSet;
 import java.util.UUID;
+import org.apache.arrow.memory.util.MemoryUtil;
 import org.apache.spark.storage.StorageUtils;
 
 /**
@@ -28,7 +26,6 @@ import org.apache.spark.storage.StorageUtils;
  */
 final class MappedSlab {
   private static final byte[] ZEROS = new byte[64 << 10];
-  private static final Field ADDRESS = field();
 
   private final RandomAccessFile file; // its own lock is for its position
   private final MappedByteBuffer mapping;
@@ -48,12 +45,13 @@ final class MappedSlab {
     file = new RandomAccessFile(path.toFile(), "rw");
     try {
       mapping = map(path, (long) pageBytes * pages);
-      address = ADDRESS.getLong(mapping);
+      address = addressOf(mapping);
     } catch (IOException | OutOfMemoryError error) { // the latter if there is no room for it among the addresses
       file.close();
       throw new IOException("a file cannot be mapped: " + error.getMessage(), error);
-    } catch (IllegalAccessException error) {
-      throw new IllegalStateException(error); // it was made accessible
+    } catch (IllegalStateException error) {
+      file.close();
+      throw error;
     } finally {
       Files.deleteIfExists(path);
     }
@@ -77,12 +75,12 @@ final class MappedSlab {
     }
   }
 
-  private static Field field() {
+  /** Where a mapping is. Java does not say; Arrow, which comes with Spark and has the same need, does. */
+  private static long addressOf(MappedByteBuffer mapping) {
     try {
-      Field field = Buffer.class.getDeclaredField("address");
-      field.setAccessible(true);
-      return field;
-    } catch (NoSuchFieldException | InaccessibleObjectException error) {
+      return MemoryUtil.getByteBufferAddress(mapping);
+    } catch (UnsupportedOperationException | LinkageError error) {
+      StorageUtils.dispose(mapping);
       throw new IllegalStateException(
           "this JVM does not show where memory is: Spark starts it with --add-opens=java.base/java.nio=ALL-UNNAMED", error);
     }
