@@ -19,10 +19,7 @@ from zlib import crc32
 from safekeeper.dev.binaries import cache_folder
 from safekeeper.dev.jars import copy_dependencies
 from safekeeper.dev.process import DevError
-from safekeeper.spark.build import SUPPORTED
-
-FIRST = (4, 0, 5)
-"""The oldest release that is supported."""
+from safekeeper.spark.build import FIRST, SUPPORTED
 
 _OWN = ("catalyst", "common-utils", "common-utils-java", "core", "sql", "sql-api", "tags", "unsafe")
 USED = (

@@ -5,7 +5,7 @@
     CACHE/safekeeper/safekeeper-spark-4.3-DIGEST.jar        built at first use otherwise; only its owner may change it
 
 Spark's state store interface changes with every minor version and links with no other, so there is one jar for each:
-from `java`, which they have in common, and the folder of `shim` for that minor.
+from `java`, which they have in common, and those folders of `shim` that are for that minor.
 The digest is that of the sources: a jar of another version of safekeeper is never used. CACHE is `$XDG_CACHE_HOME`,
 else `~/.cache`.
 
@@ -30,11 +30,15 @@ from pathlib import Path
 SUPPORTED = ("4.0", "4.1", "4.2", "4.3")
 """The minor versions of Spark that the sources are written for."""
 
+FIRST = (4, 0, 5)
+"""The oldest release that is supported: those before it lack what later ones of 4.0 have."""
+
 SOURCES = Path(__file__).parent / "java"
 """What all of them have in common."""
 
 SHIMS = Path(__file__).parent / "shim"
-"""A folder for each minor version, with all that differs: classes of the same names in each of them."""
+"""All that differs: a folder for one minor version (`4.0`), for all up to one (`until-4.1`), from one on (`since-4.1`).
+Each minor version gets one class of each name."""
 
 SHIPPED = Path(__file__).parent / "jars"
 
@@ -93,19 +97,25 @@ def spark_home() -> Path:
 
 
 def spark_version(home: Path) -> str:
-    """The minor version of the Spark in *home*, as its jars tell it: "4.3"."""
+    """The minor version of the Spark in *home*, as its jars tell it: "4.3". Raise `BuildError` without a bridge."""
     cores = [path.name for path in home.glob("jars/spark-core_*.jar")]
-    version = re.fullmatch(r"spark-core_[\d.]+-(\d+\.\d+)\..*\.jar", cores[0]) if cores else None
-    if version is None:
+    found = re.fullmatch(r"spark-core_[\d.]+-((\d+\.\d+)\.(\d+).*)\.jar", cores[0]) if cores else None
+    if found is None:
         raise BuildError(f"{home} holds no Spark (jars/spark-core_*.jar): install PySpark, or correct SPARK_HOME")
-    if version[1] not in SUPPORTED:
-        raise BuildError(f"there is no bridge for Spark {version[1]}, only for {', '.join(SUPPORTED)}: change PySpark")
-    return version[1]
+    release, minor, patch = found.groups()
+    if minor not in SUPPORTED:
+        raise BuildError(f"there is no bridge for Spark {minor}, only for {', '.join(SUPPORTED)}: change PySpark")
+    if (*map(int, minor.split(".")), int(patch)) < FIRST:
+        oldest = ".".join(map(str, FIRST))
+        raise BuildError(f"there is no bridge for Spark {release}, only from {oldest} on: change PySpark")
+    return minor
 
 
 def source_folders(version: str) -> tuple[Path, ...]:
-    """The folders whose Java files make the jar for Spark *version*."""
-    return SOURCES, SHIMS / version
+    """The folders whose Java files make the jar for Spark *version*, a minor one."""
+    at = SUPPORTED.index(version)
+    names = [version, *(f"until-{one}" for one in SUPPORTED[at:]), *(f"since-{one}" for one in SUPPORTED[: at + 1])]
+    return SOURCES, *(folder for name in names if (folder := SHIMS / name).is_dir())
 
 
 def jar_name(version: str) -> str:

@@ -18,7 +18,8 @@ def test_a_class_name_stands_for_one_thing_in_the_whole_tree():
             places[name].add(path.relative_to(ROOT).as_posix())
     for path in JAVA:
         for name in re.findall(r"^[\w ]*\b(?:class|interface|enum|record) (\w+)[ <({]", path.read_text(), re.MULTILINE):
-            shim = re.sub(r"/shim/[\d.]+/", "/shim/", path.as_posix())  # the same class for each minor version of Spark
+            # The same class for each minor version of Spark.
+            shim = re.sub(r"/shim/(?:since-|until-)?[\d.]+/", "/shim/", path.as_posix())
             places[name].add(Path(shim).relative_to(ROOT).as_posix())
     assert len(places) > 200
     assert {name: sorted(files) for name, files in places.items() if len(files) > 1} == {}

@@ -59,7 +59,7 @@ def test_it_compiles_and_links_with_other_minor_versions_of_spark(release, tmp_p
     """The floor of the benchmark, too, which shares the shim. `python -m safekeeper.dev.release` tries all releases."""
     installed = (build.spark_home() / "jars").glob("*.jar")
     home = spark_jars.as_home(spark_jars.with_others_of(spark_jars.from_maven(release), installed), tmp_path / "home")
-    folders = (*build.source_folders(build.spark_version(home)), FLOOR)
+    folders = (*build.source_folders(release.rpartition(".")[0]), FLOOR)
     build.build(folders, home, tmp_path / "bridge.jar", build.STRICT)
     assert missing_symbols(tmp_path / "bridge.jar", (home / "jars").glob("*.jar")) == []
 
@@ -78,15 +78,23 @@ def test_the_packages_of_the_bridge_use_each_other_in_one_direction(package, use
         assert set(named) <= uses, file
 
 
-def test_every_shim_has_the_same_classes_and_uses_nothing_of_ours():
-    classes = []
+def test_every_minor_version_has_the_same_classes_in_its_shim_and_they_use_nothing_of_ours():
+    classes, used = [], set()
     for minor in build.SUPPORTED:
-        files = sorted((build.SHIMS / minor).rglob("*.java"))
-        classes.append([file.relative_to(build.SHIMS / minor) for file in files])
-        assert not any(re.search(r"^import io\.safekeeper", file.read_text(), re.MULTILINE) for file in files)
-    assert len(classes[0]) == 6
+        _, *shims = build.source_folders(minor)
+        used.update(shims)
+        files = [(folder, file) for folder in shims for file in folder.rglob("*.java")]
+        classes.append(sorted(file.relative_to(folder) for folder, file in files))
+        assert not any(re.search(r"^import io\.safekeeper", file.read_text(), re.MULTILINE) for _, file in files)
+    assert len(classes[0]) == len(set(classes[0])) == 8
     assert all(others == classes[0] for others in classes)
-    assert {path.name for path in build.SHIMS.iterdir()} == set(build.SUPPORTED)
+    assert set(build.SHIMS.iterdir()) == used
+
+
+def test_nothing_is_done_by_reflection():
+    means = r"java\.lang\.reflect|java\.lang\.invoke|getDeclared|setAccessible|[cC]lass\.?[fF]orName"
+    files = [file for folder in (build.SOURCES, build.SHIMS) for file in folder.rglob("*.java")]
+    assert [file for file in files if re.search(means, file.read_text())] == []
 
 
 def test_the_same_sources_give_the_same_bytes(sources, tmp_path):
@@ -193,6 +201,16 @@ def _spark(folder, version):
             lambda tmp: {"SPARK_HOME": _spark(tmp / "old", "3.5.9")},
             "^there is no bridge for Spark 3.5, only for 4.0, 4.1, 4.2, 4.3: change PySpark$",
             id="old",
+        ),
+        pytest.param(
+            lambda tmp: {"SPARK_HOME": _spark(tmp / "new", "4.4.0")},
+            "^there is no bridge for Spark 4.4, only for 4.0, 4.1, 4.2, 4.3: change PySpark$",
+            id="new",
+        ),
+        pytest.param(
+            lambda tmp: {"SPARK_HOME": _spark(tmp / "first", "4.0.4")},
+            "^there is no bridge for Spark 4.0.4, only from 4.0.5 on: change PySpark$",
+            id="first releases of 4.0",
         ),
     ),
 )

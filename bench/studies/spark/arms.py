@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from safekeeper.spark import configure
-from safekeeper.spark.build import SHIMS, build, spark_home, spark_version
+from safekeeper.spark.build import SOURCES, build, source_folders, spark_home, spark_version
 
 OURS, BEFORE, FLOOR, OBJECTS = "safekeeper", "before", "floor", "hdfs"
 
@@ -37,7 +37,8 @@ def build_floor(folder: Path) -> Path:
     """Compile the provider that stores nothing; it is no part of the jar that users get."""
     jar = folder / "floor.jar"
     home = spark_home()
-    build((Path(__file__).parent / "java", SHIMS / spark_version(home)), home, jar)
+    _, *shims = source_folders(spark_version(home))
+    build((Path(__file__).parent / "java", SOURCES / "io" / "safekeeper" / "spark" / "shim", *shims), home, jar)
     return jar
 
 

@@ -8,7 +8,7 @@ import io.safekeeper.spark.commits.LoadedState;
 import io.safekeeper.spark.commits.MissingCommit;
 import io.safekeeper.spark.shim.ProviderShim;
 import io.safekeeper.spark.shim.ReplayShim;
-import io.safekeeper.spark.shim.SparkShim;
+import io.safekeeper.spark.shim.ReportShim;
 import io.safekeeper.spark.state.Family;
 import io.safekeeper.spark.state.StateLog;
 import io.safekeeper.spark.state.StateMemory;
@@ -104,12 +104,12 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
       agent = Agent.of(settings.agent());
       scope = agent.scope();
     } catch (IOException error) {
-      throw Sneaky.sneak(SparkShim.cannotLoadStore(error));
+      throw Sneaky.sneak(ReportShim.cannotLoadStore(error));
     }
     memory = StateMemory.in(Cluster.localFolders());
     memory.setBudget(settings.memoryBytes());
     if (MEMORIES.add(memory)) {
-      SparkShim.accountFor("safekeeper", memory::memoryBytes);
+      ReportShim.accountFor("safekeeper", memory::memoryBytes);
     }
     commits = new Commits(agent, identity.group());
     state = new LoadedState(commits, settings.commits(), this::newLog);
@@ -197,7 +197,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
     try {
       store.provider().checkLocation();
     } catch (IOException | RuntimeException error) {
-      throw Sneaky.sneak(SparkShim.cannotLoadStore(error));
+      throw Sneaky.sneak(ReportShim.cannotLoadStore(error));
     }
     store.upgrade(forceSnapshot);
     return store;
@@ -227,9 +227,9 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
       Path place = new Path(identity.group());
       throw Sneaky.sneak(QueryExecutionErrors.failedToReadStreamingStateFileError(place, error));
     } catch (OutOfMemoryError error) {
-      throw Sneaky.sneak(SparkShim.cannotLoadStore(outOfMemory("load", error)));
+      throw Sneaky.sneak(ReportShim.cannotLoadStore(outOfMemory("load", error)));
     } catch (IOException | RuntimeException error) {
-      throw Sneaky.sneak(SparkShim.cannotLoadStore(error));
+      throw Sneaky.sneak(ReportShim.cannotLoadStore(error));
     } finally {
       if (!opened) {
         giveBack(store);
@@ -242,7 +242,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
       lease.acquire(store, settings.leaseMillis());
     } catch (InterruptedException error) {
       Thread.currentThread().interrupt();
-      throw Sneaky.sneak(SparkShim.cannotLoadStore(error));
+      throw Sneaky.sneak(ReportShim.cannotLoadStore(error));
     } catch (StateLease.Held error) {
       StringBuilder stack = new StringBuilder();
       for (StackTraceElement line : error.thread().getStackTrace()) {
@@ -323,7 +323,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
   LoadedState.Committed commit() throws IOException {
     LoadedState.Committed committed = state.commit();
     LOG.info("Committed version {} of {}", committed.key().version(), id);
-    SparkShim.reportCommit(conf, committed.key().version(), id, hadoopConf);
+    ReportShim.reportCommit(conf, committed.key().version(), id, hadoopConf);
     reportSnapshot(committed.key().version());
     return committed;
   }
@@ -338,7 +338,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
     }
     reportNext = version + conf.minDeltasForSnapshot();
     try {
-      SparkShim.reportSnapshot(conf, version, id, hadoopConf);
+      ReportShim.reportSnapshot(conf, version, id, hadoopConf);
     } catch (Exception | AssertionError error) { // the latter where a store belongs to no query, as in Spark's tests
       LOG.debug("The Spark driver could not be told of version {} of {}", version, id, error);
     }
@@ -404,7 +404,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
   StateStoreMetrics metrics(SafeKeeperStateStore store, LoadedState.Committed committed, boolean forcedSnapshot) {
     StateLog log = state.log();
     if (log == null || !lease.isHeldBy(store)) {
-      return SparkShim.metrics(0, 0, Map$.MODULE$.empty());
+      return ReportShim.metrics(0, 0, Map$.MODULE$.empty());
     }
     long keys = log.size(log.defaultFamily());
     for (String name : log.names().keySet()) {
@@ -416,7 +416,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
 
   void checkFormat(UnsafeRow key, UnsafeRow value, FamilySpec spec) {
     if (!families.areSeveral()) {
-      SparkShim.checkFormat(key, spec.keySchema(), value, spec.valueSchema(), id, conf);
+      ReportShim.checkFormat(key, spec.keySchema(), value, spec.valueSchema(), id, conf);
     }
   }
 

@@ -1,7 +1,8 @@
 package io.safekeeper.spark;
 
 import io.safekeeper.spark.commits.LoadedState;
-import io.safekeeper.spark.shim.SparkShim;
+import io.safekeeper.spark.shim.ReportShim;
+import io.safekeeper.spark.shim.SizeMetricShim;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -73,7 +74,7 @@ final class StoreMetrics {
     values.put(PLANNED, commit == null ? 0L : commit.planned());
     values.put(HITS, commit == null ? 0L : commit.hits());
     values.put(FORCED, forced ? 1L : 0L);
-    return SparkShim.metrics(
+    return ReportShim.metrics(
         keys,
         state.log().memoryBytes() + state.log().diskBytes(),
         scala.collection.immutable.Map.from(CollectionConverters.asScala(values)));
@@ -85,6 +86,6 @@ final class StoreMetrics {
   }
 
   private static StateStoreCustomMetric size(String name, String description, boolean ofTheState) {
-    return SparkShim.sizeMetric(name, description, ofTheState);
+    return SizeMetricShim.sizeMetric(name, description, ofTheState);
   }
 }

@@ -1,6 +1,6 @@
 package io.safekeeper.bench;
 
-import io.safekeeper.spark.shim.SparkShim;
+import io.safekeeper.spark.shim.ReportShim;
 import io.safekeeper.spark.shim.StoreShim;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.execution.streaming.state.KeyStateEncoderSpec;
@@ -150,7 +150,7 @@ final class FloorStateStore extends StoreShim {
 
   @Override
   public StateStoreMetrics metrics() {
-    return SparkShim.metrics(0, 0, Map$.MODULE$.empty());
+    return ReportShim.metrics(0, 0, Map$.MODULE$.empty());
   }
 
   @Override

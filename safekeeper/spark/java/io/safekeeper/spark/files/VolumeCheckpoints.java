@@ -17,15 +17,23 @@ import org.apache.hadoop.fs.PathFilter;
  * <p>Checkpoints on other file systems are written as Spark does it without this.
  */
 public final class VolumeCheckpoints extends CheckpointsShim {
+  private static final String CHOICE = "spark.sql.streaming.checkpointFileManagerClass";
+
   private final Path path;
   private final VolumeFileSystem files; // null: others does it all
 
   /** As Spark makes one, by the name of this class. */
   public VolumeCheckpoints(Path path, Configuration conf) throws IOException {
-    super(path, conf, VolumeFileSystem.SCHEME);
+    super(path, VolumeFileSystem.SCHEME.equals(path.toUri().getScheme()) ? null : withoutUs(conf));
     FileSystem found = path.getFileSystem(conf);
     this.path = found.makeQualified(path);
     files = found instanceof VolumeFileSystem ours ? ours : null;
+  }
+
+  private static Configuration withoutUs(Configuration conf) {
+    Configuration others = new Configuration(conf);
+    others.unset(CHOICE);
+    return others;
   }
 
   @Override

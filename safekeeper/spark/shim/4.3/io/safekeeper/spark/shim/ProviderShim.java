@@ -10,6 +10,7 @@ public abstract class ProviderShim implements StateStoreProvider {
 
   /** Without {@code $init$} there would be no lock, and each maintenance would fail. */
   protected ProviderShim() {
+    RunningSpark.check();
     StateStoreProvider.$init$(this);
   }
 

@@ -10,8 +10,14 @@ import scala.Option;
 import scala.collection.Iterator;
 import scala.collection.immutable.Set;
 
-/** What a store is in Spark 4.1, and what later ones added, which nobody calls here. */
+/** What a store is up to Spark 4.1, and what later ones added, which nobody calls here; in 4.0 not the first three either. */
 public abstract class StoreShim implements StateStore {
+  public abstract void putList(UnsafeRow key, UnsafeRow[] values, String family);
+
+  public abstract void mergeList(UnsafeRow key, UnsafeRow[] values, String family);
+
+  public abstract void release();
+
   public abstract Iterator<UnsafeRow> multiGet(UnsafeRow[] keys, String family);
 
   public abstract boolean keyExists(UnsafeRow key, String family);

@@ -2,47 +2,23 @@ package io.safekeeper.spark.shim;
 
 import java.util.function.LongSupplier;
 import org.apache.hadoop.conf.Configuration;
-import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.errors.QueryExecutionErrors;
-import org.apache.spark.sql.execution.streaming.state.RangeKeyScanStateEncoder;
-import org.apache.spark.sql.execution.streaming.state.RocksDBKeyStateEncoder;
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf;
 import org.apache.spark.sql.execution.streaming.state.StateStoreCustomMetric;
-import org.apache.spark.sql.execution.streaming.state.StateStoreCustomSizeMetric;
 import org.apache.spark.sql.execution.streaming.state.StateStoreId;
 import org.apache.spark.sql.execution.streaming.state.StateStoreMetrics;
 import org.apache.spark.sql.execution.streaming.state.StateStoreProvider;
 import org.apache.spark.sql.types.StructType;
 import scala.collection.immutable.Map;
 
-/** What Spark 4.0 says in its own way. */
-public final class SparkShim {
-  private SparkShim() {}
-
-  /** A metric in bytes; for Spark 4.0 it is all the same whether it describes the state or what a batch did. */
-  public static StateStoreCustomMetric sizeMetric(String name, String description, boolean ofTheState) {
-    return new StateStoreCustomSizeMetric(name, description);
-  }
+/** What Spark 4.0 is told, and how: errors, numbers, and nothing of commits, snapshots and memory. */
+public final class ReportShim {
+  private ReportShim() {}
 
   /** The numbers of a store. */
   public static StateStoreMetrics metrics(long keys, long memoryBytes, Map<StateStoreCustomMetric, Object> custom) {
     return new StateStoreMetrics(keys, memoryBytes, custom);
-  }
-
-  /** Whether keys are encoded so that their bytes sort as they do. */
-  public static boolean supportsRangeScan(RocksDBKeyStateEncoder encoder) {
-    return encoder instanceof RangeKeyScanStateEncoder;
-  }
-
-  /** Whether the keys between two others can be deleted at once. */
-  public static boolean supportsDeleteRange(RocksDBKeyStateEncoder encoder) {
-    return encoder instanceof RangeKeyScanStateEncoder;
-  }
-
-  /** That a task has failed, null if it has not; Spark 4.0 does not tell why. */
-  public static Throwable failureOf(TaskContext task) {
-    return task.isFailed() ? new IllegalStateException("the task has failed") : null;
   }
 
   /** What Spark expects when a store cannot be loaded. */

@@ -3,18 +3,15 @@ package io.safekeeper.spark.shim;
 import java.util.UUID;
 import java.util.function.LongSupplier;
 import org.apache.hadoop.conf.Configuration;
-import org.apache.spark.TaskContext;
 import org.apache.spark.memory.MemoryMode;
 import org.apache.spark.memory.UnifiedMemoryManager;
 import org.apache.spark.memory.UnmanagedMemoryConsumer;
 import org.apache.spark.memory.UnmanagedMemoryConsumerId;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
-import org.apache.spark.sql.execution.streaming.state.RocksDBKeyStateEncoder;
 import org.apache.spark.sql.execution.streaming.state.StateStore;
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf;
 import org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef;
 import org.apache.spark.sql.execution.streaming.state.StateStoreCustomMetric;
-import org.apache.spark.sql.execution.streaming.state.StateStoreCustomSizeMetric;
 import org.apache.spark.sql.execution.streaming.state.StateStoreErrors;
 import org.apache.spark.sql.execution.streaming.state.StateStoreId;
 import org.apache.spark.sql.execution.streaming.state.StateStoreMetrics;
@@ -26,33 +23,13 @@ import scala.Option;
 import scala.collection.immutable.Map;
 import scala.collection.immutable.Map$;
 
-/** What Spark 4.2 says in its own way. */
-public final class SparkShim {
-  private SparkShim() {}
-
-  /** A metric in bytes; for Spark 4.2 it is all the same whether it describes the state or what a batch did. */
-  public static StateStoreCustomMetric sizeMetric(String name, String description, boolean ofTheState) {
-    return new StateStoreCustomSizeMetric(name, description);
-  }
+/** What Spark is told, and how: errors, numbers, commits, snapshots, memory; from 4.1 on. */
+public final class ReportShim {
+  private ReportShim() {}
 
   /** The numbers of a store. */
   public static StateStoreMetrics metrics(long keys, long memoryBytes, Map<StateStoreCustomMetric, Object> custom) {
     return new StateStoreMetrics(keys, memoryBytes, custom, Map$.MODULE$.empty());
-  }
-
-  /** Whether keys are encoded so that their bytes sort as they do. */
-  public static boolean supportsRangeScan(RocksDBKeyStateEncoder encoder) {
-    return encoder.supportsRangeScan();
-  }
-
-  /** Whether the keys between two others can be deleted at once. */
-  public static boolean supportsDeleteRange(RocksDBKeyStateEncoder encoder) {
-    return encoder.supportsDeleteRange();
-  }
-
-  /** Why a task has failed, null if it has not. */
-  public static Throwable failureOf(TaskContext task) {
-    return task.getTaskFailure().getOrElse(() -> null);
   }
 
   /** What Spark expects when a store cannot be loaded. */

@@ -1,6 +1,0 @@
-package io.safekeeper.spark.shim;
-
-import org.apache.spark.sql.execution.streaming.state.SupportsFineGrainedReplay;
-
-/** What a provider adds that the state data source can replay, in Spark 4.2. */
-public interface ReplayShim extends SupportsFineGrainedReplay {}

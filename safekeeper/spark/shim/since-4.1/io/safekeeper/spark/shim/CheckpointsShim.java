@@ -1,0 +1,15 @@
+package io.safekeeper.spark.shim;
+
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager;
+
+/** Spark's interface for the files of checkpoints, from Spark 4.1 on. */
+public abstract class CheckpointsShim implements CheckpointFileManager {
+  /** Spark's own, by the given settings; null without settings. */
+  protected final CheckpointFileManager others;
+
+  protected CheckpointsShim(Path path, Configuration conf) {
+    others = conf == null ? null : CheckpointFileManager.create(path, conf);
+  }
+}
