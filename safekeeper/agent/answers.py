@@ -10,6 +10,7 @@ from safekeeper.agent import protocol
 from safekeeper.agent.budget import Budget
 from safekeeper.agent.files import FileAnswers, code_of
 from safekeeper.agent.protocol import ErrorCode, FrameKind
+from safekeeper.agent.shares import owner_of_group
 from safekeeper.backend import (
     MAX_VALUE_BYTES,
     Backend,
@@ -128,10 +129,11 @@ class Answers:
         """A value's size shows only when it is here: until then room is held for what the ones before let expect."""
         started = time.perf_counter()
         ids, at = _ids(body), 0
+        owner = owner_of_group(ids[0].group.encode()) if ids else b""
         while at < len(ids):
             expected = self._expected
             some = ids[at : at + max(1, min(READ_KEYS, self._read_bytes // expected))]
-            with self._values.room(len(some) * expected) as room:
+            with self._values.room(len(some) * expected, owner) as room:
                 values = self._keeper.backend.read(some)
                 sizes = [len(value or b"") for value in values]
                 room.resize(sum(sizes))

@@ -14,6 +14,7 @@ from dataclasses import replace
 from safekeeper.agent import protocol
 from safekeeper.agent.budget import Budget
 from safekeeper.agent.protocol import ErrorCode, FrameKind
+from safekeeper.agent.shares import owner_of_path
 from safekeeper.backend import MAX_VALUE_BYTES, Batch, CheckpointId, SupportsAtomicBatch
 from safekeeper.integrations.filesystem import layout
 from safekeeper.integrations.filesystem.layout import INLINE_BYTES, FileEntry, VolumePath
@@ -137,7 +138,7 @@ class FileAnswers:
         if number >= max(1, entry.count):
             raise BadFrame(f"{path} has {entry.count} parts: there is no part {number}")
         size = 0 if entry.write is None else min(entry.part_bytes, entry.size - number * entry.part_bytes)
-        with self._values.room(size):
+        with self._values.room(size, _owner(path)):
             data = entry.content if entry.write is None else self._files.read_part(path, entry, number)
             details = (entry.modified, entry.size, entry.write or _NO_WRITE, entry.part_bytes, entry.crc)
             yield FrameKind.FILE, protocol.file(*details, data)
@@ -201,7 +202,7 @@ class FileAnswers:
         assert entry.write is not None
         assert to.write is not None
         for number in range(entry.count - 1):
-            with self._values.room(entry.part_bytes):
+            with self._values.room(entry.part_bytes, _owner(path)):
                 (part,) = self._files.store.read([layout.part_id(path.volume, entry.write, number)])
                 if part is None:
                     return False
@@ -231,6 +232,10 @@ class FileAnswers:
 
 def _path(body: Body) -> VolumePath:
     return VolumePath.parse(body.text())
+
+
+def _owner(path: VolumePath) -> bytes:
+    return owner_of_path(str(path).encode())
 
 
 def _last_part(path: VolumePath, entry: FileEntry, data: bytes) -> dict[CheckpointId, bytes]:

@@ -23,6 +23,7 @@ from safekeeper.agent.answers import Answers, Replies, Reply, failure
 from safekeeper.agent.budget import Budget, Room
 from safekeeper.agent.files import code_of
 from safekeeper.agent.protocol import ErrorCode, FrameHeader, FrameKind
+from safekeeper.agent.shares import HEAD_BYTES, owner_of
 from safekeeper.errors import SafekeeperError, Unavailable
 from safekeeper.keeper import SafeKeeper
 from safekeeper.wire import BadFrame, Body, write_all
@@ -141,10 +142,6 @@ class AgentServer:
                 del self._conversations[conversation]
 
 
-_QUERY_BYTES = 4 + len("spark/") + 36 + len("/")
-"""How a body begins whose group is that of a Spark query: the group's length, and as much of it as names the query."""
-
-
 class _Conversation:
     """One connection: reads a request, answers it, reads the next."""
 
@@ -169,21 +166,20 @@ class _Conversation:
                 header = FrameHeader.decode(self._receive(protocol.HEADER.size))
                 with self._sending:
                     self._under_way, self._since = header, inf
-                with self._requests.room(header.length, self._query()) as room:
+                with self._requests.room(header.length, self._owner(header)) as room:
                     self._answer(header, room)
         except BadFrame as problem:
             log.warning("a connection is closed: %s", problem)
             self._send(0, (FrameKind.ERROR, protocol.error(ErrorCode.BAD_FRAME, str(problem))))
             self._linger()
 
-    def _query(self) -> bytes:
-        """Which Spark query the request is for, as its group tells, so that queries share the room; nothing if none."""
+    def _owner(self, header: FrameHeader) -> bytes:
+        """Whose the request is, as what has come of its body tells, so that queries share the room."""
         try:
-            body = self._socket.recv(_QUERY_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            head = self._socket.recv(min(HEAD_BYTES, header.length), socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return b""
-        group = body[4:].split(b"/")  # after its length
-        return group[1] if group[0] == b"spark" and len(group) > 2 else b""
+        return owner_of(header.kind, head)
 
     def take_no_more(self) -> None:
         """Let the request that was read in full be the last one."""

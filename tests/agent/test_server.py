@@ -14,12 +14,15 @@ from pathlib import Path
 import pytest
 
 from safekeeper import BadId, Closed, Conflict, Corruption, SafekeeperError, TooLarge, Unavailable
-from safekeeper.agent import answers, server
+from safekeeper.agent import answers, protocol, server, shares
 from safekeeper.agent.budget import Budget
+from safekeeper.backend import Batch, CheckpointId
 from safekeeper.backends.memory import MemoryBackend
+from safekeeper.integrations.filesystem.layout import VolumePath
+from safekeeper.integrations.filesystem.volume import FileVolumes, VolumeWriter
 from safekeeper.keeper import SafeKeeper
 
-PUT, KEYS, READ, DONE, ALIVE, ERROR = 1, 3, 4, 65, 68, 127
+PUT, KEYS, READ, READ_FILE, DONE, ALIVE, ERROR = 1, 3, 4, 7, 65, 68, 127
 MIB = 1 << 20
 
 
@@ -175,6 +178,67 @@ def test_a_query_that_fills_the_queue_leaves_room_for_another(serve, connect):
             peer.socket.close()
 
 
+def of_state(query):
+    """A request that reads a value of a query's state."""
+    return READ, field(b"spark/" + query.encode() + b"/0/0/default") + struct.pack("<I", 1) + field(b"k")
+
+
+def of_files(query):
+    """One that reads a part of a file in a query's checkpoint."""
+    path = f"volume/{query}/state/0/0/1.zip"
+    return READ_FILE, field(path.encode()) + bytes(16) + struct.pack("<I", 0)
+
+
+@pytest.mark.parametrize("request_of", (of_state, of_files))
+def test_a_query_that_reads_as_much_as_there_is_room_for_leaves_some_for_another(serve, connect, request_of):
+    """Values of 2 MiB, with room for four of them: one query reads three at a time, and another one its own at once."""
+    backend = HeldValues()
+    one, other = str(uuid.uuid4()), str(uuid.uuid4())
+    files = FileVolumes(backend, part_bytes=2 * MIB)
+    for query in (one, other):
+        backend.write(Batch({CheckpointId(f"spark/{query}/0/0/default", b"k"): bytes(MIB)}))
+        path = VolumePath.parse(f"volume/{query}/state/0/0/1.zip")
+        with VolumeWriter(files, path) as file:
+            file.write(bytes(2 * MIB))
+            files.put({path: file.entry})
+    with serve(backend, queue_bytes=8 * MIB):
+        peers = [connect() for _ in range(5)]
+        for _ in range(8):  # until it is known how large values are: room is taken for twice the largest
+            peers[0].ask(*of_state(one))
+        backend.let_go.clear()
+        for number, peer in enumerate(peers[:4]):
+            peer.send(peer.frame(request_of(one)[0], number, request_of(one)[1]))
+        backend.wait_until_under_way(3)
+        threading.Event().wait(0.2)
+        assert backend.under_way == 3
+        peers[4].send(peers[4].frame(request_of(other)[0], 4, request_of(other)[1]))
+        backend.wait_until_under_way(4)
+        backend.let_go.set()
+        for peer in peers:
+            while (reply := peer.reply()).kind != DONE:
+                assert reply.kind != ERROR
+            peer.socket.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "owner"),
+    (
+        (PUT, b"spark/7f3c/0/1/left-keyWithIndexToValue", b"7f3c"),
+        (KEYS, b"spark/7f3c/0/1/default", b"7f3c"),
+        (READ, b"words", b""),
+        (READ, b"spark", b""),
+        (READ_FILE, b"main/counts/offsets/17", b"main/counts"),
+        (READ_FILE, b"main/counts/state/0/1/default/5.delta", b"main/counts"),
+        (READ_FILE, b"main/counts/state", b"main/counts"),
+        (READ_FILE, b"main/state/counts/state/0/1/5.delta", b"main/state/counts"),
+        (READ_FILE, b"main/counts/metadata", b"main/counts"),
+        (READ_FILE, b"main/other/file", b"main/other"),
+    ),
+)
+def test_whose_a_request_is_shows_in_how_it_begins(kind, text, owner):
+    assert shares.owner_of(protocol.FrameKind(kind), field(text) + field(b"rest")) == owner
+
+
 @pytest.fixture
 def serve(tmp_path):
     """Serves a backend from this process."""
@@ -224,6 +288,30 @@ class Held(MemoryBackend):
     def keys(self, group):
         self.let_go.wait(60)
         yield from super().keys(group)
+
+
+class HeldValues(MemoryBackend):
+    """Reads large values only once it is let go, and counts those that are being read."""
+
+    def __init__(self):
+        super().__init__()
+        self.let_go = threading.Event()
+        self.let_go.set()
+        self.under_way = 0
+        self._changed = threading.Condition()
+
+    def read(self, ids):
+        values = super().read(ids)
+        if max(len(value or b"") for value in values) >= MIB:
+            with self._changed:
+                self.under_way += not self.let_go.is_set()
+                self._changed.notify_all()
+            self.let_go.wait(60)
+        return values
+
+    def wait_until_under_way(self, count):
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.under_way >= count, 60)
 
 
 class Watched(MemoryBackend):
