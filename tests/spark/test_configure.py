@@ -153,12 +153,22 @@ def test_without_java_it_is_said_before_spark_says_it(monkeypatch, tmp_path):
             0,
             r"(?s)^--conf spark.jars=/.*url=memory:\n--conf .*codec=zstd\n$",
         ),
+        (
+            ["conf", "--properties", "memory:", "python=/a b\\c"],
+            0,
+            r"(?s)^spark.jars /.*\.jar\n.*url memory:\nspark.*python /a b\\\\c\n$",
+        ),
+        (["conf", "--properties", "fil:///x"], 1, "did you mean 'file'"),
         (["conf", "fil:///x"], 1, "did you mean 'file'"),
         (["conf", "memory:", "codex=zstd"], 1, "did you mean 'codec'"),
+        (["conf", "--properties"], 2, "conf --properties URL"),
         (["conf"], 2, "python -m safekeeper.spark conf URL"),
         (["conf", "memory:", "codec"], 2, "python -m safekeeper.spark conf URL"),
     ),
-    ids=("jar", "conf", "bad URL", "bad option", "no URL", "no value"),
+    ids=(
+        *("jar", "conf", "properties", "properties of a bad URL", "bad URL", "bad option"),
+        *("properties of no URL", "no URL", "no value"),
+    ),
 )
 def test_the_command_prints_what_spark_submit_takes(arguments, code, says):
     done = subprocess.run(

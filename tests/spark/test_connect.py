@@ -17,15 +17,23 @@ CLIENT = Path(__file__).with_name("connect_client.py")
 
 @pytest.fixture
 def remote(environment, quick, tmp_path):
-    """The address of a server that was started with the printed settings alone."""
-    words = [sys.executable, "-m", "safekeeper.spark", "conf", f"file://{tmp_path}/store"]
-    printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    """The address of a server that was started with the printed settings alone, as a file of properties."""
+    words = [sys.executable, "-m", "safekeeper.spark", "conf", "--properties", f"file://{tmp_path}/store"]
+    properties = tmp_path / "spark.conf"
+    properties.write_text(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     port = free_port()
     given = quick | {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": str(port)}
     given |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     settings = [word for item in given.items() for word in ("--conf", "=".join(item))]
     server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]"]
-    command = [str(build.spark_home() / "bin" / "spark-submit"), *server, *printed, *settings, "spark-internal"]
+    command = [
+        str(build.spark_home() / "bin" / "spark-submit"),
+        *server,
+        "--properties-file",
+        str(properties),
+        *settings,
+        "spark-internal",
+    ]
     with ServerProcess(command, tmp_path / "server", "Spark Connect server started"):
         yield f"sc://127.0.0.1:{port}"
 
