@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
@@ -24,6 +25,9 @@ from .sessions import sessions, sessions_in_pandas
 MINOR = spark_version(spark_home())
 STATE = "spark.sql.streaming.stateStore."
 JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
+LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
+EVERYDAY = ("aggregation", "left_outer_join", "session_windows")
+"""The queries that Spark's RocksDB does in the everyday run; `tox -e spark40` and the like let it do all."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Scenario:
     settings: Mapping[str, str] = field(default_factory=dict)
     on_batch: Callable[..., Any] = lambda rows, batch: None
     minors: tuple[str, ...] = ("4.0", "4.1", "4.2", "4.3")
-    like: str = "hdfs"  # which of Spark's own stores can do it, too: its fixture
+    like: str = "hdfs"  # "rocksdb" if of Spark's own stores only that can do it
     one_partition: bool = False
 
     @property
@@ -211,6 +215,18 @@ def test_a_query_gives_the_same_rows_in_every_batch(name, format, runner, events
     results = run(name, runner, events, {**ours(), STATE + "checkpointFormatVersion": format})
     assert any(expected(name).values())
     assert results == expected(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, found in SCENARIOS.items()
+        if found.like == "hdfs" and (MINOR != "4.3" or LONG or name in EVERYDAY)
+    ],
+)
+def test_sparks_other_store_gives_the_same_rows_too(name, runner, events, expected, rocksdb):
+    assert run(name, runner, events, rocksdb) == expected(name)
 
 
 @pytest.mark.skipif(MINOR != "4.3", reason="older ones take the format as it is: they are in the table")
