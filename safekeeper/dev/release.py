@@ -5,7 +5,8 @@
 
 Each jar is compiled against the newest release of its minor version, and its symbols are looked up in all of them. With
 `--try` nobody finds a compiler, and the demonstration of the README runs: a query that is killed and counts exactly.
-Then the same checkpoints go from the oldest Spark to the newest and back, and count exactly, too.
+Then checkpoints of an aggregation, a deduplication, session windows and a join go from the oldest Spark to the newest
+and back, and every row is compared (`spark_walk.py`).
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import sys
 import tempfile
 import venv
 import zipfile
-from collections import Counter
 from pathlib import Path
 
 from safekeeper.dev.linkage import missing_symbols
 from safekeeper.dev.process import DevError
 from safekeeper.dev.spark_jars import as_home, from_maven, from_pip, releases, with_others_of
+from safekeeper.dev.spark_walk import CheckpointWalk
 
 
 def main(arguments: list[str]) -> int:
@@ -98,23 +99,21 @@ def try_wheel(wheel: Path) -> None:
             subprocess.run([python, "-m", "safekeeper.spark.demo"], cwd=scratch, env=environment, check=True)
         for format in ("1", "2"):
             folder = Path(scratch, f"format-{format}")
-            (folder / "words").mkdir(parents=True)
+            folder.mkdir()
             go_through([*pythons.items(), *list(pythons.items())[-2::-1]], folder, format, environment)
 
 
 def go_through(pythons: list[tuple[str, str]], folder: Path, format: str, environment: dict[str, str]) -> None:
-    """Let one Spark after the other go on with the same checkpoints, and raise `DevError` if a count is wrong."""
-    seen = Counter[str]()
-    for step, (version, python) in enumerate(pythons):
-        words = [f"word {number * number % (97 * (step + 1))}" for number in range(300)]
-        (folder / "words" / f"{step}.txt").write_text("\n".join(words))
-        new = sorted(set(words) - set(seen))
-        seen.update(words)
+    """Let one Spark after the other go on with the same checkpoints, and raise `DevError` if a row is wrong."""
+    walk = CheckpointWalk(folder)
+    for version, python in pythons:
+        expected = walk.step()
         command = [python, "-m", "safekeeper.dev.spark_query", str(folder), format]
         done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-        if json.loads(done.stdout.splitlines()[-1]) != {"counts": seen, "new": new}:
-            raise DevError(f"a checkpoint of format {format} does not go on with Spark {version}: {done.stdout}")
-        print(f"a checkpoint of format {format} goes on with Spark {version}", flush=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        if wrong := [name for name in expected if found[name] != expected[name]]:
+            raise DevError(f"checkpoints of format {format} do not go on with Spark {version}: {', '.join(wrong)}")
+        print(f"checkpoints of format {format} go on with Spark {version}: {', '.join(expected)}", flush=True)
 
 
 def without_jdk(folder: Path) -> dict[str, str]:
