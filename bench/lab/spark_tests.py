@@ -104,12 +104,15 @@ class SparkTests:
             raise SystemExit(f"the laboratory does not compile for Spark {self.version}: {done.stderr[-2000:]}")
 
     def rename(self, name: str, names: Mapping[str, str]) -> None:
-        """Let the class *name* of Spark's tests, `org/apache/spark/...`, use other classes than it was compiled for."""
+        """Let the class *name* of Spark's tests, `org/apache/spark/...`, use other classes than it was compiled
+        for, and so all that is in it."""
+        encoded = {old.encode(): new.encode() for old, new in names.items()}
         with zipfile.ZipFile(self.folder / "jars" / f"spark-sql_2.13-{self.version}-tests.jar") as jar:
-            data = renamed(jar.read(f"{name}.class"), {old.encode(): new.encode() for old, new in names.items()})
-        target = self._classes / f"{name}.class"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
+            for file in jar.namelist():
+                if file == f"{name}.class" or (file.startswith(f"{name}$") and file.endswith(".class")):
+                    target = self._classes / file
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(renamed(jar.read(file), encoded))
 
     def run(self, main: str, *arguments: str, out: IO[str], **properties: str) -> int:
         """Run a class in a JVM of its own; what it prints goes to *out*. The state of our providers is in a `log:`."""
