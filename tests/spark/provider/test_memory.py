@@ -5,6 +5,7 @@ Each test of a limit has a small JVM of its own. What is freed is poisoned, so w
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -17,26 +18,44 @@ import pytest
 from safekeeper.spark import PREFIX
 from safekeeper.spark.build import find_tool
 
+LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
+
 OPENED = ("--add-opens=java.base/java.nio=ALL-UNNAMED",)
 """What Spark gives to its JVMs."""
 
 
 @pytest.fixture
-def full_heap(class_path: str, world: Any) -> Any:
+def small_jvm(class_path: str) -> Any:
+    """Runs a class of the tests in a JVM of its own, with a heap of 64 MB; the lines that it prints."""
+
+    def run(
+        name: str,
+        *words: str,
+        before: Sequence[str] = (),
+        folder: Path | None = None,
+        options: Sequence[str] = OPENED,
+    ) -> list[str]:
+        command = [*before, find_tool("java"), "-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command += [f"-Djava.io.tmpdir={folder}"] if folder else []
+        command += ["-Dsafekeeper.poison=true", *options, "-cp", class_path]
+        command += [f"io.safekeeper.spark.{name}", *words]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def full_heap(small_jvm: Any, world: Any) -> Any:
     """Fills the memory of a JVM; the lines that it prints."""
 
     def run(
         how: str, *before: str, folder: Path | None = None, options: Sequence[str] = OPENED, **settings: int
     ) -> list[str]:
-        command = [*before, find_tool("java"), "-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        command += [f"-Djava.io.tmpdir={folder}"] if folder else []
-        command += ["-Dsafekeeper.poison=true", *options, "-cp", class_path]
-        command += ["io.safekeeper.spark.FullHeap", how, str(world.checkpoint)]
         chosen = world.settings | {PREFIX + name: value for name, value in settings.items()}
-        command += [f"{name}={value}" for name, value in chosen.items()]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        return ended.stdout.splitlines()
+        words = [how, str(world.checkpoint), *(f"{name}={value}" for name, value in chosen.items())]
+        return list(small_jvm("FullHeap", *words, before=before, folder=folder, options=options))
 
     return run
 
@@ -125,6 +144,13 @@ def test_whoever_reads_too_late_is_refused_and_rows_he_kept_are_what_they_were(
     ended = "COMMITTED" if commit else "ABORTED"
     assert (f"Cannot get after {ended}" in get, f"Cannot iterator after {ended}" in scan) == (True, True)
     assert step == "the store is closed: what it showed cannot be read any more"
+
+
+def test_a_second_thread_that_outlives_its_task_is_refused_and_reads_nothing_wrong(small_jvm: Any, world: Any) -> None:
+    """It reads, steps iterators and keeps rows while its task ends and others free, unmap and use the pages again."""
+    settings = [f"{name}={value}" for name, value in world.settings.items()]
+    said = small_jvm("SecondThread", "100" if LONG else "8", str(world.checkpoint), *settings)
+    assert said == ["committed", "aborted", "opened by the second", "all is freed"]
 
 
 def test_an_interrupted_task_leaves_the_pages_of_others_alone(jvm: Any) -> None:

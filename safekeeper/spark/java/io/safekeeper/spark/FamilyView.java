@@ -3,7 +3,7 @@ package io.safekeeper.spark;
 import io.safekeeper.spark.state.Family;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 
-/** What is known of a column family of a loaded state, and the row that its values are returned in. */
+/** What is known of a column family of a loaded state, and the row that its values are returned in to the store's own thread. */
 final class FamilyView extends HandedRows.RowSource {
   private final FamilySpec spec;
   private final Family family;
@@ -32,7 +32,7 @@ final class FamilyView extends HandedRows.RowSource {
   }
 
   @Override
-  void detach() {
-    HandedRows.detach(value);
+  UnsafeRow[] rows() {
+    return new UnsafeRow[] {value};
   }
 }

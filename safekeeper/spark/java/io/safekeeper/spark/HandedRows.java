@@ -1,35 +1,71 @@
 package io.safekeeper.spark;
 
+import java.lang.ref.WeakReference;
+import java.util.ArrayList;
+import java.util.List;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.unsafe.Platform;
 
 /**
- * The rows that a store has handed out and that point into its pages.
+ * The rows that a store has handed out and that point into its pages. Only those of one thread do, the one that opened
+ * the store: other threads get copies, since a row that one thread reads cannot be changed by another.
  *
  * <p>When the store is over, pages may be freed: until then each of these rows gets bytes of its own, on the heap, so
  * whoever reads a row too late reads what was there; whoever asks one of the store's iterators for another one gets an
- * exception. There may have been many iterators: beyond the newest few a row gets its own bytes at once, and is listed
- * again when its iterator steps.
+ * exception. If another thread than theirs ends the store, the rows stay as they are, and the pages, too, while the
+ * rows are read: {@link #areRead}. There may have been many iterators: beyond the newest few a row gets its own bytes
+ * at once, and is listed again when its iterator steps.
  */
 final class HandedRows {
   private static final int LISTED = 64;
 
+  private final Object lock;
+  private final Thread home = Thread.currentThread();
   private final RowSource[] newest = new RowSource[LISTED];
+  private final List<WeakReference<UnsafeRow>> kept = new ArrayList<>(); // under this object's lock
   private int next;
-  private volatile boolean over;
+  private boolean over;
 
   /** Something whose rows point into pages. */
   abstract static class RowSource {
     private boolean listed;
 
-    /** Let the rows point to bytes of their own. */
-    abstract void detach();
+    /** The rows that it points there, always the same ones. */
+    abstract UnsafeRow[] rows();
   }
 
-  /** Before rows of {@code source} are pointed into a page: see that this is remembered. */
-  void use(RowSource source) {
+  /**
+   * For rows of the thread that makes this.
+   *
+   * @param lock whoever looks into pages, or ends this, has it
+   */
+  HandedRows(Object lock) {
+    this.lock = lock;
+  }
+
+  Object lock() {
+    return lock;
+  }
+
+  /** Nothing points into a page any more, nor will: whoever would look into one must not. */
+  void requireOpen() {
     if (over) {
       throw new IllegalStateException("the store is closed: what it showed cannot be read any more");
+    }
+  }
+
+  boolean isOver() {
+    return over;
+  }
+
+  /**
+   * Before rows of {@code source} are pointed into a page: see that this is remembered. Return whether they may be handed
+   * out; else another thread asks, and gets copies.
+   */
+  boolean use(RowSource source) {
+    requireOpen();
+    if (Thread.currentThread() != home) {
+      return false;
     }
     if (!source.listed) {
       RowSource oldest = newest[next];
@@ -38,26 +74,68 @@ final class HandedRows {
       source.listed = true;
       detach(oldest);
     }
+    return true;
   }
 
-  /** No row points into a page when this returns, and none will. A second time, nothing happens. */
-  void end() {
-    over = true;
-    for (int i = 0; i < LISTED; i++) {
-      detach(newest[i]);
-      newest[i] = null;
+  /**
+   * Nothing will be pointed into a page any more when this returns. Return whether no row points into one now; else the
+   * pages are needed while {@link #areRead}. A second time, nothing happens.
+   */
+  boolean end() {
+    if (!over) {
+      over = true;
+      boolean ours = Thread.currentThread() == home;
+      for (int i = 0; i < LISTED; i++) {
+        if (ours) {
+          detach(newest[i]);
+        } else {
+          keep(newest[i]);
+        }
+        newest[i] = null;
+      }
     }
+    synchronized (this) {
+      return kept.isEmpty();
+    }
+  }
+
+  private synchronized void keep(RowSource source) {
+    if (source != null) {
+      for (UnsafeRow row : source.rows()) {
+        kept.add(new WeakReference<>(row));
+      }
+    }
+  }
+
+  /**
+   * After an end in another thread: whether a row that points into a page may still be read. Not if its thread is gone, nor
+   * if nobody has the row any more, nor if it is its thread that asks: then it is not reading, and the row gets its bytes.
+   */
+  synchronized boolean areRead() {
+    if (Thread.currentThread() == home) {
+      for (WeakReference<UnsafeRow> reference : kept) {
+        UnsafeRow row = reference.get();
+        if (row != null) {
+          detach(row);
+        }
+      }
+      kept.clear();
+    }
+    kept.removeIf(reference -> reference.get() == null);
+    return home.isAlive() && !kept.isEmpty();
   }
 
   private static void detach(RowSource source) {
     if (source != null) {
       source.listed = false;
-      source.detach();
+      for (UnsafeRow row : source.rows()) {
+        detach(row);
+      }
     }
   }
 
   /** Let a row that points into a page point to a copy of its bytes. */
-  static void detach(UnsafeRow row) {
+  private static void detach(UnsafeRow row) {
     if (row.getBaseObject() == null && row.getBaseOffset() != 0) {
       byte[] bytes = row.getBytes();
       row.pointTo(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length);

@@ -5,7 +5,10 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import scala.collection.AbstractIterator;
 import scala.collection.Iterator;
 
-/** The values of a key that has several. The row points into a page and is used again for each step. */
+/**
+ * The values of a key that has several. The row points into a page and is used again for each step; another thread than
+ * the store's own gets copies.
+ */
 final class ListedRows extends HandedRows.RowSource {
   private final HandedRows rows;
   private final ValueList.Rows values;
@@ -27,14 +30,15 @@ final class ListedRows extends HandedRows.RowSource {
 
       @Override
       public UnsafeRow next() {
-        rows.use(ListedRows.this);
-        return values.next();
+        synchronized (rows.lock()) {
+          return rows.use(ListedRows.this) ? values.next() : values.next(new UnsafeRow(row.numFields())).copy();
+        }
       }
     };
   }
 
   @Override
-  void detach() {
-    HandedRows.detach(row);
+  UnsafeRow[] rows() {
+    return new UnsafeRow[] {row};
   }
 }

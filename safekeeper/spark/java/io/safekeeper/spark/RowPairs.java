@@ -13,7 +13,8 @@ import scala.runtime.BoxedUnit;
 
 /**
  * Keys with their values as they were when the iterator was opened, whatever is put or removed meanwhile. The pair
- * and its rows are used again for each step; the rows point into the pages.
+ * and its rows are used again for each step; the rows point into the pages. Another thread than the store's own gets
+ * copies.
  */
 final class RowPairs extends HandedRows.RowSource {
   private final HandedRows rows;
@@ -24,7 +25,8 @@ final class RowPairs extends HandedRows.RowSource {
   private final UnsafeRowPair pair = new UnsafeRowPair(null, null);
   private final boolean lists; // whether values are lists
   private final boolean everyValue; // whether each value of a list is a step of its own
-  private ValueList.Rows values;
+  private ValueList.Rows values; // of a list, those that are left
+  private long record; // where the iterator is, in memory
   private int next;
 
   private RowPairs(HandedRows rows, long[] table, Addresses addresses, FamilySpec spec, boolean everyValue) {
@@ -54,7 +56,11 @@ final class RowPairs extends HandedRows.RowSource {
       }
     };
     return new StateStoreIterator<>(steps, () -> {
-      addresses.close();
+      synchronized (rows.lock()) {
+        if (!rows.isOver()) { // else the index is somebody else's now
+          addresses.close();
+        }
+      }
       return BoxedUnit.UNIT;
     });
   }
@@ -67,33 +73,42 @@ final class RowPairs extends HandedRows.RowSource {
     if (!hasNext()) {
       throw new NoSuchElementException();
     }
-    rows.use(this);
-    if (!everyValue || values == null || !values.hasNext()) {
-      step();
+    synchronized (rows.lock()) {
+      boolean ours = rows.use(this);
+      if (!everyValue || values == null || !values.hasNext()) {
+        step();
+      }
+      if (ours) {
+        return pair.withRows(keyIn(key), valueIn(value));
+      }
+      UnsafeRow found = valueIn(new UnsafeRow(value.numFields()));
+      return new UnsafeRowPair(keyIn(new UnsafeRow(key.numFields())).copy(), found == null ? null : found.copy());
     }
-    return pair.withRows(key, lists ? firstOrNext() : value);
-  }
-
-  private UnsafeRow firstOrNext() {
-    return values.hasNext() ? values.next() : null;
   }
 
   private void step() {
-    long record = Pages.at(table, next);
-    key.pointTo(null, Record.keyAt(null, record), Record.keyLength(null, record));
-    long at = Record.valueAt(null, record);
-    int length = Record.valueLength(null, record);
+    record = Pages.at(table, next);
     if (lists) {
-      values = new ValueList.Rows(null, at, length, value);
-    } else {
-      value.pointTo(null, at, length);
+      values = new ValueList.Rows(null, Record.valueAt(null, record), Record.valueLength(null, record), value);
     }
     next = addresses.next();
   }
 
+  private UnsafeRow keyIn(UnsafeRow row) {
+    row.pointTo(null, Record.keyAt(null, record), Record.keyLength(null, record));
+    return row;
+  }
+
+  private UnsafeRow valueIn(UnsafeRow row) {
+    if (lists) {
+      return values.hasNext() ? values.next(row) : null;
+    }
+    row.pointTo(null, Record.valueAt(null, record), Record.valueLength(null, record));
+    return row;
+  }
+
   @Override
-  void detach() {
-    HandedRows.detach(key);
-    HandedRows.detach(value);
+  UnsafeRow[] rows() {
+    return new UnsafeRow[] {key, value};
   }
 }

@@ -42,6 +42,8 @@ import scala.runtime.BoxedUnit;
  * <p>It holds the provider's {@link StateLease} until the task is over, or until commit, abort or release when there is
  * no task; then each read of what was committed takes it for itself. Rows that it returns point into the pages and are
  * used again by the next call; when the lease is given back they get bytes of their own ({@link HandedRows}).
+ *
+ * <p>A task may have several threads: whoever looks into the state has this object's lock, and so has who ends it.
  */
 final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder {
   private enum Phase {
@@ -56,14 +58,14 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   private final String commitId;
   private StateLog log;
   private FamilyViews families;
-  private HandedRows rows = new HandedRows();
+  private HandedRows rows = new HandedRows(this);
   private boolean readOnly;
   private boolean forcedSnapshot;
   private boolean inTask;
   private boolean checkedFormat;
   private long sendAt; // when so many bytes are uncommitted, what is full is sent
   private volatile boolean busy = true; // until it is loaded, and in a commit
-  private Phase phase = Phase.UPDATING;
+  private volatile Phase phase = Phase.UPDATING;
   private LoadedState.Committed committed;
   private StateStoreMetrics lastMetrics;
 
@@ -107,7 +109,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   }
 
   /** Let a store that was opened for reading be written to. */
-  void upgrade(boolean forceSnapshot) {
+  synchronized void upgrade(boolean forceSnapshot) {
     readOnly = false;
     forcedSnapshot = forceSnapshot;
   }
@@ -120,7 +122,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
     return readOnly;
   }
 
-  private void finish() {
+  private synchronized void finish() {
     try {
       if (phase == Phase.UPDATING) {
         if (readOnly) {
@@ -144,8 +146,10 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   }
 
   @Override
-  public void endRows() {
-    rows.end();
+  public synchronized void endRows() {
+    if (!rows.end()) {
+      provider.keepWhile(this, rows::areRead);
+    }
   }
 
   @Override
@@ -161,7 +165,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   // ---- reading
 
   @Override
-  public UnsafeRow get(UnsafeRow key, String family) {
+  public synchronized UnsafeRow get(UnsafeRow key, String family) {
     if (isLeft()) {
       return again("get", () -> copied(get(key, family)));
     }
@@ -173,21 +177,26 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
     long record = log.pages().at(address);
     long at = Record.valueAt(null, record);
     int length = Record.valueLength(null, record);
-    rows.use(view);
+    boolean ours = rows.use(view);
+    UnsafeRow value = ours ? view.value() : new UnsafeRow(view.spec().valueFields());
     if (view.spec().multiple()) {
-      ValueList.Rows values = new ValueList.Rows(null, at, length, view.value());
-      return values.hasNext() ? values.next() : null;
+      ValueList.Rows values = new ValueList.Rows(null, at, length, value);
+      if (!values.hasNext()) {
+        return null;
+      }
+      values.next();
+    } else {
+      value.pointTo(null, at, length);
     }
-    view.value().pointTo(null, at, length);
-    if (!checkedFormat) {
-      provider.checkFormat(key, view.value(), view.spec());
+    if (!checkedFormat && !view.spec().multiple()) {
+      provider.checkFormat(key, value, view.spec());
       checkedFormat = true;
     }
-    return view.value();
+    return ours ? value : value.copy();
   }
 
   @Override
-  public Iterator<UnsafeRow> multiGet(UnsafeRow[] keys, String family) {
+  public synchronized Iterator<UnsafeRow> multiGet(UnsafeRow[] keys, String family) {
     if (!isLeft()) {
       reading("multiGet", family);
     }
@@ -207,14 +216,14 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   }
 
   @Override
-  public boolean keyExists(UnsafeRow key, String family) {
+  public synchronized boolean keyExists(UnsafeRow key, String family) {
     return isLeft()
         ? again("keyExists", () -> keyExists(key, family))
         : find(reading("keyExists", family), key) != 0;
   }
 
   @Override
-  public Iterator<UnsafeRow> valuesIterator(UnsafeRow key, String family) {
+  public synchronized Iterator<UnsafeRow> valuesIterator(UnsafeRow key, String family) {
     if (isLeft()) {
       return again("valuesIterator", () -> copied(valuesIterator(key, family), UnsafeRow::copy));
     }
@@ -288,7 +297,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   }
 
   /** Keys with one value each. */
-  private StateStoreIterator<UnsafeRowPair> scan(
+  private synchronized StateStoreIterator<UnsafeRowPair> scan(
       String operation, String family, Function<FamilyView, Addresses> keys) {
     return isLeft()
         ? again(operation, () -> copied(scan(operation, family, keys)))
@@ -296,7 +305,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   }
 
   /** Keys with each of their values. */
-  private StateStoreIterator<UnsafeRowPair> scanValues(
+  private synchronized StateStoreIterator<UnsafeRowPair> scanValues(
       String operation, String family, Function<FamilyView, Addresses> keys) {
     return isLeft()
         ? again(operation, () -> copied(scanValues(operation, family, keys)))
@@ -335,7 +344,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   // ---- writing
 
   @Override
-  public void put(UnsafeRow key, UnsafeRow value, String family) {
+  public synchronized void put(UnsafeRow key, UnsafeRow value, String family) {
     requireValue(value, "put");
     FamilyView view = writing("put", family);
     if (view.spec().multiple()) {
@@ -350,7 +359,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   }
 
   @Override
-  public void putList(UnsafeRow key, UnsafeRow[] values, String family) {
+  public synchronized void putList(UnsafeRow key, UnsafeRow[] values, String family) {
     FamilyView view = writing("putList", family);
     requireLists(view, "putList");
     try {
@@ -369,7 +378,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   }
 
   @Override
-  public void mergeList(UnsafeRow key, UnsafeRow[] values, String family) {
+  public synchronized void mergeList(UnsafeRow key, UnsafeRow[] values, String family) {
     FamilyView view = writing("merge", family);
     requireLists(view, "merge");
     try {
@@ -393,7 +402,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   }
 
   @Override
-  public void remove(UnsafeRow key, String family) {
+  public synchronized void remove(UnsafeRow key, String family) {
     FamilyView view = writing("remove", family);
     try {
       log.remove(view.family(), key.getBaseObject(), key.getBaseOffset(), key.getSizeInBytes());
@@ -404,7 +413,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   }
 
   @Override
-  public void deleteRange(UnsafeRow from, UnsafeRow to, String family) {
+  public synchronized void deleteRange(UnsafeRow from, UnsafeRow to, String family) {
     FamilyView view = writing("deleteRange", family);
     require(SparkShim.supportsDeleteRange(view.spec().encoder()), "deleteRange needs a RangeKeyScanStateEncoderSpec");
     long[] table = log.pages().table();
@@ -456,7 +465,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   // ---- column families
 
   @Override
-  public void createColFamilyIfAbsent(
+  public synchronized void createColFamilyIfAbsent(
       String name, StructType key, StructType value, KeyStateEncoderSpec encoding, boolean multiple, boolean internal) {
     registerColFamily(name, key, value, encoding, multiple, internal);
     if (!readOnly && !name.equals(FamilySpecs.DEFAULT)) {
@@ -470,14 +479,14 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
 
   /** Tell how a family's keys are encoded, without creating it: what the state data source does. */
   @Override
-  public void registerColFamily(
+  public synchronized void registerColFamily(
       String name, StructType key, StructType value, KeyStateEncoderSpec encoding, boolean multiple, boolean internal) {
     checkPhase("create_col_family");
     provider.families().add(FamilySpec.of(name, value, encoding, multiple, internal));
   }
 
   @Override
-  public boolean removeColFamilyIfExists(String name) {
+  public synchronized boolean removeColFamilyIfExists(String name) {
     checkPhase("remove_col_family");
     try {
       return families.remove(name);
@@ -487,7 +496,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   }
 
   @Override
-  public scala.collection.immutable.Set<String> allColumnFamilyNames() {
+  public synchronized scala.collection.immutable.Set<String> allColumnFamilyNames() {
     if (isLeft()) {
       return again("allColumnFamilyNames", this::allColumnFamilyNames);
     }
@@ -509,7 +518,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
     if (!provider.leaseAgain(this, log, committed.key())) {
       checkPhase(operation);
     }
-    rows = new HandedRows();
+    rows = new HandedRows(this);
     try {
       return read.get();
     } finally {
@@ -547,7 +556,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   // ---- the end
 
   @Override
-  public long commit() {
+  public synchronized long commit() {
     try {
       checkPhase("commit");
       require(!readOnly, "the store was opened for reading");
@@ -566,7 +575,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
 
   /** Undo what was written. After a commit, and a second time, nothing happens. */
   @Override
-  public void abort() {
+  public synchronized void abort() {
     if (phase == Phase.UPDATING) {
       if (provider.isLeasedBy(this)) { // else it failed to open, and what could be undone is somebody else's
         provider.undo();
@@ -577,7 +586,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
 
   /** Give a store that was read from back. A second time, nothing happens. */
   @Override
-  public void release() {
+  public synchronized void release() {
     if (phase == Phase.UPDATING) {
       require(readOnly, "a store that was opened for writing is committed or aborted, not released");
       end(Phase.RELEASED);
@@ -611,7 +620,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
 
   /** The numbers as they are, or as they were when the store was done with the state. */
   @Override
-  public StateStoreMetrics metrics() {
+  public synchronized StateStoreMetrics metrics() {
     if (lastMetrics == null || provider.isLeasedBy(this)) {
       lastMetrics = provider.metrics(this, committed, forcedSnapshot);
     }
@@ -619,7 +628,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   }
 
   @Override
-  public StateStoreCheckpointInfo getStateStoreCheckpointInfo() {
+  public synchronized StateStoreCheckpointInfo getStateStoreCheckpointInfo() {
     if (committed == null) {
       throw StateStoreErrors.stateStoreOperationOutOfOrder("Cannot get checkpointInfo without committing the store");
     }

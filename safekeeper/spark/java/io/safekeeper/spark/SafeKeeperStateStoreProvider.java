@@ -6,6 +6,7 @@ import io.safekeeper.spark.commits.Commits;
 import io.safekeeper.spark.commits.History;
 import io.safekeeper.spark.commits.LoadedState;
 import io.safekeeper.spark.commits.MissingCommit;
+import io.safekeeper.spark.commits.RetiredLogs;
 import io.safekeeper.spark.shim.ProviderShim;
 import io.safekeeper.spark.shim.ReplayShim;
 import io.safekeeper.spark.shim.ReportShim;
@@ -18,8 +19,11 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
+import java.util.Queue;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.function.BooleanSupplier;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.memory.SparkOutOfMemoryError;
@@ -59,6 +63,9 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
 
   /** Those that Spark's memory manager was told of. */
   private static final Set<StateMemory> MEMORIES = ConcurrentHashMap.newKeySet();
+
+  /** States of closed providers that somebody still read. */
+  private static final Queue<RetiredLogs> LEFT = new ConcurrentLinkedQueue<>();
 
   private final StateLease lease = new StateLease();
   private volatile boolean closed;
@@ -218,6 +225,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
       if (!store.isReadOnly()) {
         checkLocation();
       }
+      LEFT.removeIf(RetiredLogs::free);
       state.freeRetired(); // what stores before this one gave up
       load.run();
       store.open(state.log());
@@ -279,7 +287,17 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
 
   private void unload() {
     state.unload();
-    state.freeRetired();
+    RetiredLogs retired = state.takeRetired();
+    if (!retired.free()) {
+      LEFT.add(retired);
+    }
+  }
+
+  /** Rows of a store that another thread has ended may still be read: what they point into stays. */
+  void keepWhile(SafeKeeperStateStore store, BooleanSupplier areRead) {
+    if (lease.isHeldBy(store)) {
+      state.keepWhile(areRead);
+    }
   }
 
   boolean isLeasedBy(SafeKeeperStateStore store) {

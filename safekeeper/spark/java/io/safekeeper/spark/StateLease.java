@@ -6,7 +6,7 @@ import java.util.concurrent.TimeUnit;
 final class StateLease {
   private static final long LOOK_MILLIS = 100;
 
-  private Holder holder;
+  private volatile Holder holder; // changed under this object's lock
   private Thread thread;
 
   /** Somebody who can have the lease. */
@@ -42,7 +42,24 @@ final class StateLease {
    *
    * @throws Held if somebody still has it after {@code millis}, in which he was not busy with the store
    */
-  synchronized void acquire(Holder who, long millis) throws InterruptedException, Held {
+  void acquire(Holder who, long millis) throws InterruptedException, Held {
+    Holder done = take(who, millis);
+    while (done != null) {
+      done.endRows(); // which may wait for another thread that uses it
+      done = replace(done, who) ? null : take(who, millis);
+    }
+  }
+
+  private synchronized boolean replace(Holder done, Holder who) {
+    if (holder != done) {
+      return false;
+    }
+    holder = who;
+    return true;
+  }
+
+  /** Take the lease, or return a holder of this thread's that has to yield. */
+  private synchronized Holder take(Holder who, long millis) throws InterruptedException, Held {
     long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
     while (holder != null && !(holder.isDone() && thread == Thread.currentThread())) {
       if (holder.isBusy()) {
@@ -54,11 +71,12 @@ final class StateLease {
       }
       wait(Math.min(left, LOOK_MILLIS));
     }
-    if (holder != null) {
-      holder.endRows();
+    if (holder == null) {
+      holder = who;
+      thread = Thread.currentThread();
+      return null;
     }
-    holder = who;
-    thread = Thread.currentThread();
+    return holder;
   }
 
   /** Take the lease if nobody has it, without waiting; return whether. */
@@ -80,7 +98,7 @@ final class StateLease {
     }
   }
 
-  synchronized boolean isHeldBy(Holder who) {
+  boolean isHeldBy(Holder who) {
     return holder == who;
   }
 

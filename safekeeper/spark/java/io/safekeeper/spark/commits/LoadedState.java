@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
 import java.util.function.Supplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -24,7 +25,7 @@ public final class LoadedState {
   private final CommitOptions options;
   private final Supplier<StateLog> newLog;
   private StateLog log; // null when nothing is loaded
-  private final List<StateLog> retired = new ArrayList<>(4); // states that were given up; has room at once
+  private RetiredLogs retired = new RetiredLogs();
   private OpenCommit open; // the next commit, if some of it was sent already
   private long lastTime; // of the newest commit that was seen
   private long loadMicros;
@@ -75,14 +76,24 @@ public final class LoadedState {
 
   /** Free the states that were given up: no row and no iterator points to them any more. */
   public void freeUnloaded() {
-    retired.forEach(StateLog::close);
-    retired.clear();
+    retired.free();
+  }
+
+  /** Free nothing of the states until now while this says that rows are read which point into them. */
+  public void keepWhile(BooleanSupplier areRead) {
+    retired.keepWhile(areRead);
+  }
+
+  /** What could not be freed yet; it is the caller's now. */
+  public RetiredLogs takeRetired() {
+    RetiredLogs taken = retired;
+    retired = new RetiredLogs();
+    return taken;
   }
 
   /** Free them and what the state itself has given up, under the same condition; see {@link StateLog#freeRetired}. */
   public void freeRetired() {
-    freeUnloaded();
-    if (log != null) {
+    if (retired.free() && log != null) {
       log.freeRetired();
     }
   }

@@ -9,6 +9,6 @@
  * {@code BlockCodec} and {@code CommitEncoder}. {@code History} finds the chain of a version among the keys. {@code Commits} reads, writes and
  * deletes them, with {@code CommitWriter}, a {@code CommitOutput}, and {@code ReadAhead}; {@code RecordSink}, {@code CommitReader} and
  * {@code ChainReader} receive what was read. {@code LoadedState} takes a state from one version to another and makes
- * the next commit; {@code OpenCommit} is one in the making.
+ * the next commit; {@code OpenCommit} is one in the making, {@code RetiredLogs} are states that were given up.
  */
 package io.safekeeper.spark.commits;

@@ -56,10 +56,15 @@ public final class ValueList {
 
     @Override
     public UnsafeRow next() {
+      return next(row);
+    }
+
+    /** The next row, in this row object. */
+    public UnsafeRow next(UnsafeRow into) {
       int length = (int) Platform.getLong(base, at);
-      row.pointTo(base, at + LENGTH_BYTES, length);
+      into.pointTo(base, at + LENGTH_BYTES, length);
       at += LENGTH_BYTES + length;
-      return row;
+      return into;
     }
   }
 }
