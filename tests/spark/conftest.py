@@ -10,6 +10,7 @@ import os
 import random
 import re
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -249,3 +250,19 @@ def url_on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 def agents_of() -> Callable[[int], list[int]]:
     """Finds the processes of the agents that a JVM has started, by its process id."""
     return lambda jvm: descendants([jvm], AGENT)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Callable[[str], tuple[list[str], Path]]:
+    """A small file system, which only a mount namespace can have: what goes before a command, and its place."""
+
+    def small_disk(size: str) -> tuple[list[str], Path]:
+        folder = tmp_path / "disk"
+        folder.mkdir()
+        inside = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+        inside += [f'mount -t tmpfs -o size={size} none {folder} && exec "$0" "$@"']
+        if shutil.which("unshare") is None or subprocess.run([*inside, "true"], capture_output=True).returncode:
+            pytest.skip("there are no mount namespaces here")
+        return inside, folder
+
+    return small_disk

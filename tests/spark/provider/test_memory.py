@@ -38,6 +38,7 @@ def small_jvm(class_path: str) -> Any:
         command = [*before, find_tool("java"), "-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command += [f"-Djava.io.tmpdir={folder}"] if folder else []
         command += ["-Dsafekeeper.poison=true", *options, "-cp", class_path]
+        command += ["-XX:+DisplayVMOutputToStderr"]  # its warnings: some tests leave it little memory
         command += [f"io.safekeeper.spark.{name}", *words]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -112,18 +113,34 @@ def test_a_jvm_that_does_not_show_where_memory_is_gets_the_option_named(full_hea
     assert "Spark starts it with --add-opens=java.base/java.nio=ALL-UNNAMED" in " ".join(says)
 
 
-def test_a_full_disk_fails_the_task_and_names_the_folder(full_heap: Any, tmp_path: Path) -> None:
-    """A small file system of its own, which only a mount namespace can have."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    inside = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
-    inside += [f'mount -t tmpfs -o size=16m none {folder} && exec "$0" "$@"']
-    if shutil.which("unshare") is None or subprocess.run([*inside, "true"], capture_output=True).returncode:
-        pytest.skip("there are no mount namespaces here")
+def test_a_full_disk_fails_the_task_and_names_the_folder(full_heap: Any, small_disk: Any) -> None:
+    inside, folder = small_disk("16m")
     fatal, says, _, after, then = full_heap("plain", *inside, folder=folder)
     assert fatal == "fatal false"
     assert f"local folders [{folder}] (No space left on device): make room there, or set spark.local.dir" in says
     assert (after, then) == ("after it [0:-1=committed]", "and then 2")
+
+
+def test_of_two_folders_of_which_one_is_full_the_other_one_is_taken(
+    small_jvm: Any, small_disk: Any, tmp_path: Path
+) -> None:
+    inside, full = small_disk("1m")
+    assert small_jvm("state.StateMemoryModel", "folders", str(full), str(tmp_path), before=inside) == ["done"]
+
+
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="there is no prlimit here")
+def test_a_process_without_addresses_or_a_folder_is_told_what_it_needs(small_jvm: Any) -> None:
+    unmapped, refused, missing, done = small_jvm("state.StateMemoryModel", "unmapped")
+    assert unmapped == (
+        "a file of 64 MB cannot be mapped into this process's memory (Map failed): the executors need more mappings "
+        "(vm.max_map_count), addresses (ulimit -v) or open files (ulimit -n)"
+    )
+    assert refused.startswith("the operating system gives this process no memory outside the heap")
+    assert "ulimit -v" in refused
+    assert "no file can be made for it in Spark's local folders [/nothing/here]" in missing
+    assert "(No such file or directory)" in missing
+    assert "mend that, or set spark.local.dir to folders that can be written to" in missing
+    assert done == "done"
 
 
 @pytest.mark.parametrize("commit", (True, False), ids=("committed", "aborted"))
@@ -149,7 +166,7 @@ def test_whoever_reads_too_late_is_refused_and_rows_he_kept_are_what_they_were(
 def test_a_second_thread_that_outlives_its_task_is_refused_and_reads_nothing_wrong(small_jvm: Any, world: Any) -> None:
     """It reads, steps iterators and keeps rows while its task ends and others free, unmap and use the pages again."""
     settings = [f"{name}={value}" for name, value in world.settings.items()]
-    said = small_jvm("SecondThread", "100" if LONG else "8", str(world.checkpoint), *settings)
+    said = small_jvm("SecondThread", "100" if LONG else "4", str(world.checkpoint), *settings)
     assert said == ["committed", "aborted", "opened by the second", "all is freed"]
 
 

@@ -48,7 +48,7 @@ final class MappedSlab {
       address = addressOf(mapping);
     } catch (IOException | OutOfMemoryError error) { // the latter if there is no room for it among the addresses
       file.close();
-      throw new IOException("a file cannot be mapped: " + error.getMessage(), error);
+      throw notMapped(error);
     } catch (IllegalStateException error) {
       file.close();
       throw error;
@@ -72,6 +72,23 @@ final class MappedSlab {
       if (interrupted) {
         Thread.currentThread().interrupt();
       }
+    }
+  }
+
+  /** What to say if there is a file and it cannot be mapped: no other folder would help. */
+  private IOException notMapped(Throwable error) {
+    String says = "a file of " + ((long) pageBytes * pages >> 20) + " MB cannot be mapped into this process's memory ("
+        + error.getMessage() + "): the executors need more mappings (vm.max_map_count), addresses (ulimit -v) or open files"
+        + " (ulimit -n)";
+    return new UnmappedFile(says, error);
+  }
+
+  /** There is a file, and it cannot be mapped. */
+  static final class UnmappedFile extends IOException {
+    private static final long serialVersionUID = 1L;
+
+    private UnmappedFile(String message, Throwable cause) {
+      super(message, cause);
     }
   }
 

@@ -2,11 +2,15 @@ package io.safekeeper.spark.state;
 
 import java.io.IOException;
 import java.nio.file.Path;
+import java.util.Collection;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.stream.Collectors;
 import org.apache.spark.unsafe.Platform;
 
 /**
@@ -38,7 +42,7 @@ public final class StateMemory {
   private volatile long budget = Long.MAX_VALUE;
 
   StateMemory(List<Path> folders) {
-    this.folders = folders;
+    this.folders = folders.stream().distinct().toList();
   }
 
   /** The memory whose files are in these folders, one for all states. */
@@ -81,7 +85,9 @@ public final class StateMemory {
       return address;
     } catch (OutOfMemoryError error) {
       memory.addAndGet(-bytes);
-      throw error;
+      String says = "the operating system gives this process no memory outside the heap beyond " + (now - bytes >> 20)
+          + " MB for indexes: give the executors more (ulimit -v, spark.executor.memoryOverhead), or use more of them";
+      throw new StateMemoryError(says, bytes, 0);
     }
   }
 
@@ -101,19 +107,41 @@ public final class StateMemory {
     if (isSmall(bytes)) {
       return allocate(bytes);
     }
-    IOException failure = new IOException("there is no folder");
-    for (int i = 0; i < folders.size(); i++) {
+    Map<Path, FolderError> failed = new LinkedHashMap<>();
+    while (failed.size() < folders.size()) {
       try {
-        long page = takePage(bytes);
+        long page = takePage(bytes, failed.keySet());
         disk.addAndGet(bytes);
         return page;
-      } catch (IOException error) {
-        failure = error; // the next slab is in the next folder
+      } catch (FolderError error) {
+        failed.put(error.folder, error); // there may be room in another one
+      } catch (MappedSlab.UnmappedFile error) {
+        throw new StateMemoryError(error.getMessage(), bytes, 0);
       }
     }
-    String says = "there is no room for it in Spark's local folders " + folders + " (" + failure.getMessage()
-        + "): make room there, or set spark.local.dir to a larger disk";
-    throw new StateMemoryError(says, bytes, 0);
+    throw new StateMemoryError(noRoom(failed.values()), bytes, 0);
+  }
+
+  private String noRoom(Collection<FolderError> failed) {
+    String reasons = failed.stream().map(Throwable::getMessage).distinct().collect(Collectors.joining("; "));
+    return failed.stream().anyMatch(error -> error.hasFile)
+        ? "there is no room for it in Spark's local folders " + folders + " (" + reasons
+            + "): make room there, or set spark.local.dir to a larger disk"
+        : "no file can be made for it in Spark's local folders " + folders + " (" + reasons
+            + "): mend that, or set spark.local.dir to folders that can be written to";
+  }
+
+  /** A folder in which there is no file, or no room, to be had. */
+  private static final class FolderError extends Exception {
+    private static final long serialVersionUID = 1L;
+    private final transient Path folder;
+    private final boolean hasFile;
+
+    FolderError(Path folder, boolean hasFile, IOException cause) {
+      super(cause.getMessage(), cause);
+      this.folder = folder;
+      this.hasFile = hasFile;
+    }
   }
 
   void freePage(long page, int bytes) {
@@ -126,11 +154,11 @@ public final class StateMemory {
     giveBack(page);
   }
 
-  private long takePage(int bytes) throws IOException {
+  private long takePage(int bytes, Set<Path> failed) throws FolderError, MappedSlab.UnmappedFile {
     MappedSlab slab;
     long page;
     synchronized (this) {
-      slab = slabWithRoom(bytes);
+      slab = slabWithRoom(bytes, failed);
       page = slab.take();
       if (slab.isFilled(page)) {
         return page;
@@ -143,7 +171,7 @@ public final class StateMemory {
         slab.setFullDisk();
       }
       giveBack(page);
-      throw error;
+      throw new FolderError(slab.folder, true, error);
     }
     synchronized (this) {
       slab.setFilled(page);
@@ -151,7 +179,8 @@ public final class StateMemory {
     return page;
   }
 
-  private MappedSlab slabWithRoom(int bytes) throws IOException {
+  /** A slab that has a page left, a new one in none of the folders that have failed; there is another one. */
+  private MappedSlab slabWithRoom(int bytes, Set<Path> failed) throws FolderError, MappedSlab.UnmappedFile {
     if (bytes == PAGE_BYTES) {
       for (MappedSlab slab : slabs.values()) {
         if (slab.pageBytes() == bytes && slab.hasRoom()) {
@@ -159,10 +188,23 @@ public final class StateMemory {
         }
       }
     }
-    Path folder = folders.get(Math.floorMod(turn++, folders.size()));
-    MappedSlab slab = new MappedSlab(folder, bytes, bytes == PAGE_BYTES ? SLAB_PAGES : 1);
-    slabs.put(slab.address, slab);
-    return slab;
+    Path folder = nextFolder();
+    while (failed.contains(folder)) {
+      folder = nextFolder();
+    }
+    try {
+      MappedSlab slab = new MappedSlab(folder, bytes, bytes == PAGE_BYTES ? SLAB_PAGES : 1);
+      slabs.put(slab.address, slab);
+      return slab;
+    } catch (MappedSlab.UnmappedFile error) {
+      throw error;
+    } catch (IOException error) {
+      throw new FolderError(folder, false, error);
+    }
+  }
+
+  private Path nextFolder() {
+    return folders.get(Math.floorMod(turn++, folders.size()));
   }
 
   private void giveBack(long page) {

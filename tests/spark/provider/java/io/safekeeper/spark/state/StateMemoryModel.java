@@ -4,7 +4,12 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.stream.Stream;
 import org.apache.spark.unsafe.Platform;
 
@@ -12,15 +17,96 @@ import org.apache.spark.unsafe.Platform;
 public final class StateMemoryModel {
   private static final int LARGE_BYTES = StateMemory.PAGE_BYTES + 4096;
 
-  private final StateMemory memory = new StateMemory(List.of(Path.of(System.getProperty("java.io.tmpdir"))));
+  private final StateMemory memory;
 
-  private StateMemoryModel() {}
+  private StateMemoryModel(List<Path> folders) {
+    memory = new StateMemory(folders);
+  }
 
-  /** Each by itself, without a test around it. */
-  public static void main(String[] args) throws IOException {
-    interrupted();
-    many();
-    withoutRoom();
+  private StateMemoryModel() {
+    this(List.of(Path.of(System.getProperty("java.io.tmpdir"))));
+  }
+
+  /** What takes a JVM of its own: {@code folders} and some of them, of which the first is full, or {@code unmapped}. */
+  public static void main(String[] args) throws Exception {
+    if (args[0].equals("folders")) {
+      folders(Stream.of(args).skip(1).map(Path::of).toList());
+    } else {
+      unmapped();
+    }
+    System.out.println("done");
+  }
+
+  /** Of two folders one is full: it is tried, and the other one is taken, whose turn it ever is and whoever asks too. */
+  private static void folders(List<Path> folders) throws Exception {
+    for (int before = 0; before < 4; before++) { // large pages that shift whose turn it is
+      StateMemoryModel model = new StateMemoryModel(folders);
+      List<Long> large = new ArrayList<>();
+      for (int i = 0; i < before; i++) {
+        large.add(model.page(LARGE_BYTES));
+      }
+      List<Long> pages = new ArrayList<>();
+      for (int i = 0; i < 300; i++) {
+        pages.add(model.page(StateMemory.PAGE_BYTES));
+      }
+      for (long page : pages) {
+        check(Platform.getLong(null, page + StateMemory.PAGE_BYTES - 8) == page, "what is in a page");
+        model.memory.freePage(page, StateMemory.PAGE_BYTES);
+      }
+      large.forEach(page -> model.memory.freePage(page, LARGE_BYTES));
+      model.checkFreed();
+    }
+    StateMemoryModel model = new StateMemoryModel(folders);
+    List<Callable<Boolean>> askers = Collections.nCopies(4, () -> {
+      for (int i = 0; i < 50; i++) {
+        model.memory.freePage(model.page(LARGE_BYTES), LARGE_BYTES);
+      }
+      return true;
+    });
+    ExecutorService threads = Executors.newFixedThreadPool(askers.size());
+    for (Future<Boolean> asked : threads.invokeAll(askers)) {
+      asked.get();
+    }
+    threads.shutdown();
+    model.checkFreed();
+  }
+
+  /** This process gets no more addresses than for another slab: the one after it is refused, with a sentence. */
+  private static void unmapped() throws Exception {
+    StateMemoryModel model = new StateMemoryModel();
+    long first = model.page(StateMemory.PAGE_BYTES); // before: what is loaded for it takes addresses, too
+    limitAddresses(124 << 20);
+    int pages = 1;
+    try {
+      while (pages < 1000) {
+        model.page(StateMemory.PAGE_BYTES);
+        pages++;
+      }
+    } catch (StateMemoryError error) {
+      System.out.println(error.getMessage());
+    }
+    check(pages >= 128 && pages < 384, "how many pages there were: " + pages);
+    model.memory.freePage(first, StateMemory.PAGE_BYTES);
+    check(model.page(StateMemory.PAGE_BYTES) == first, "a page that was given back");
+    try {
+      model.memory.allocate(1L << 30);
+    } catch (StateMemoryError error) {
+      System.out.println(error.getMessage());
+    }
+    try {
+      new StateMemoryModel(List.of(Path.of("/nothing/here"))).page(StateMemory.PAGE_BYTES);
+    } catch (StateMemoryError error) {
+      System.out.println(error.getMessage());
+    }
+  }
+
+  private static void limitAddresses(long more) throws Exception {
+    String size = Files.readAllLines(Path.of("/proc/self/status")).stream()
+        .filter(line -> line.startsWith("VmSize:")).findFirst().orElseThrow().replaceAll("\\D", "");
+    long limit = (Long.parseLong(size) << 10) + more;
+    long pid = ProcessHandle.current().pid();
+    int ended = new ProcessBuilder("prlimit", "--pid", "" + pid, "--as=" + limit).inheritIO().start().waitFor();
+    check(ended == 0, "whether there is a limit");
   }
 
   /** A task that is killed is interrupted: neither it nor those who have pages of the same file notice. */
