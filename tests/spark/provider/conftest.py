@@ -82,11 +82,12 @@ class World:
         families: bool = False,
         lists: bool = False,
         checkpoint: Path | None = None,
+        partition: int = 0,
         **settings: object,
     ) -> Any:
         """A provider as an executor has one. Two of them are like two executors, but for the agent that they share."""
         chosen = self.settings | {PREFIX + name: str(value) for name, value in settings.items()}
-        return self.jvm.TestProvider(str(checkpoint or self.checkpoint), chosen, encoding, families, lists)
+        return self.jvm.TestProvider(str(checkpoint or self.checkpoint), chosen, encoding, families, lists, partition)
 
     def keys(self, kind: str = "commit") -> list[Path]:
         """The files of the commits in the store, oldest version first."""

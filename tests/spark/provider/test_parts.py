@@ -63,7 +63,10 @@ def test_parts_that_a_dead_process_left_go_with_their_version(world: Any) -> Non
 
 @pytest.fixture
 def odd_store(tmp_path: Path, world: Any) -> Callable[..., Any]:
-    """Providers on a store that keeps parts waiting while `hold` exists, and fails after heads while `fail` exists."""
+    """Providers on a store that keeps parts waiting while `hold` exists, and fails after heads while `fail` exists.
+
+    While `together` exists no part is read before parts of four commits were asked for: `asked` has them.
+    """
     folder = tmp_path / "odd"
     folder.mkdir()
     (folder / "odd.py").write_text(
@@ -79,6 +82,20 @@ def odd_store(tmp_path: Path, world: Any) -> Callable[..., Any]:
         f"        if any(key.startswith(b'commit') for key in keys) and os.path.exists('{folder}/fail'):\n"
         "            raise Unavailable('it was written, but nobody heard')\n"
         "        return receipt\n"
+        "    def read(self, ids):\n"
+        f"        if os.path.exists('{folder}/together'):\n"
+        "            ids = list(ids)\n"
+        "            asked = [id for id in ids if id.key.startswith(b'part')]\n"
+        f"            with open('{folder}/asked', 'a') as file:\n"
+        "                file.write(''.join(f'{id.group} {id.key.decode()}\\n' for id in asked))\n"
+        "            for _ in range(12000 if asked else 0):\n"
+        "                if self.commits_asked_for() >= 4:\n"
+        "                    break\n"
+        "                time.sleep(0.01)\n"
+        "        return super().read(ids)\n"
+        "    def commits_asked_for(self):\n"
+        f"        with open('{folder}/asked') as file:\n"
+        "            return len({line.split('_')[1] + line.split()[0] for line in file})\n"
     )
     write_entry_points(folder, {"odd": "odd:OddBackend"})
     script = tmp_path / "python"
@@ -116,3 +133,22 @@ def test_a_head_that_was_perhaps_written_keeps_its_parts(odd_store: Any, tmp_pat
     fail.unlink()
     time.sleep(0.5)  # for a deletion that must not be
     assert items(odd_store().open(1, None).items()) == expected
+
+
+def test_a_restart_reads_parts_of_several_commits_and_partitions_at_once(
+    odd_store: Any, tmp_path: Path, world: Any, items: Any
+) -> None:
+    """No part comes before those of two commits of both partitions were asked for."""
+    partitions = [odd_store(partition=number, **SMALL) for number in (0, 1)]
+    for version in range(4):
+        for provider in partitions:
+            provider.open(version, None).putMany(700, 200, version).commit()
+    expected = [items(provider.open(4, None).items()) for provider in partitions]
+    (tmp_path / "odd" / "together").touch()
+    restarted = [odd_store(partition=number, **SMALL) for number in (0, 1)]
+    loading = [provider.openInBackground(4) for provider in restarted]
+    assert [items(store.get().items()) for store in loading] == expected
+    asked = [line.split() for line in (tmp_path / "odd" / "asked").read_text().splitlines()]
+    first = {(group, key.split("_")[1]) for group, key in asked[:8]}
+    assert len({group for group, _ in first}) == 2
+    assert len(first) >= 4

@@ -17,5 +17,11 @@ def test_small_values_share_requests(jvm: Any) -> None:
     assert jvm.commits.ReadAheadModel.run(1, 2000, 1000) < 60
 
 
+def test_parts_are_read_ahead_of_their_turn_as_far_as_there_is_room(jvm: Any) -> None:
+    assert jvm.commits.ReadAheadModel.parts(1 << 40) == 4
+    assert jvm.commits.ReadAheadModel.parts(0) == 1
+    assert 1 < jvm.commits.ReadAheadModel.parts(1 << 20) < 4  # for one part, beside the request that is waited for
+
+
 def test_an_error_ends_the_reading_and_gives_up_what_is_under_way(jvm: Any) -> None:
     assert jvm.commits.ReadAheadModel.failure() == "out of order"

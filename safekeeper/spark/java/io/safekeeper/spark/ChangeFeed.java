@@ -4,6 +4,7 @@ import io.safekeeper.spark.commits.CommitHead;
 import io.safekeeper.spark.commits.CommitKey;
 import io.safekeeper.spark.commits.CommitReader;
 import io.safekeeper.spark.commits.Commits;
+import io.safekeeper.spark.commits.History;
 import io.safekeeper.spark.state.Record;
 import io.safekeeper.spark.state.ValueList;
 import java.io.IOException;
@@ -27,6 +28,7 @@ import scala.Tuple4;
  */
 final class ChangeFeed extends NextIterator<Tuple4<Enumeration.Value, UnsafeRow, UnsafeRow, Object>> {
   private final Commits commits;
+  private final History history;
   private final Iterator<CommitKey> chain;
   private final FamilySpec spec;
   private final int family;
@@ -38,8 +40,9 @@ final class ChangeFeed extends NextIterator<Tuple4<Enumeration.Value, UnsafeRow,
    * @param family the number of the column family whose changes are wanted
    * @param spec what it holds
    */
-  ChangeFeed(Commits commits, List<CommitKey> chain, int family, FamilySpec spec) {
+  ChangeFeed(Commits commits, History history, List<CommitKey> chain, int family, FamilySpec spec) {
     this.commits = commits;
+    this.history = history;
     this.chain = chain.iterator();
     this.family = family;
     this.spec = spec;
@@ -67,7 +70,7 @@ final class ChangeFeed extends NextIterator<Tuple4<Enumeration.Value, UnsafeRow,
   private void read(CommitKey key) {
     batch = key.version() - 1;
     try {
-      commits.read(List.of(key), new CommitReader() {
+      commits.read(List.of(key), history, new CommitReader() {
         @Override
         public void records(byte[] bytes, int from, int to) {
           blocks.add(Arrays.copyOfRange(bytes, from, to)); // the buffer is used again for the next block

@@ -118,7 +118,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
     if (MEMORIES.add(memory)) {
       ReportShim.accountFor("safekeeper", memory::memoryBytes);
     }
-    commits = new Commits(agent, identity.group());
+    commits = new Commits(agent, identity.group(), memory);
     state = new LoadedState(commits, settings.commits(), this::newLog);
   }
 
@@ -457,7 +457,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
     String last = endId.getOrElse(() -> null);
     SafeKeeperStateStore store = new SafeKeeperStateStore(this, endVersion, last, readOnly, false);
     return open(store, () -> {
-      List<CommitKey> chain = chain(snapshotVersion, endVersion, last);
+      List<CommitKey> chain = chain(commits.history(), snapshotVersion, endVersion, last);
       CommitKey first = chain.get(0);
       if (snapshotId.isDefined() && !snapshotId.get().equals(first.id())) {
         throw new MissingCommit(snapshotVersion, snapshotId.get());
@@ -471,9 +471,10 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
       long startVersion, long endVersion, Option<String> family, Option<String> endId) {
     try {
       String last = endId.getOrElse(() -> null);
-      List<CommitKey> chain = chain(startVersion, endVersion, last);
+      History history = commits.history();
+      List<CommitKey> chain = chain(history, startVersion, endVersion, last);
       String name = family.getOrElse(() -> FamilySpecs.DEFAULT);
-      return new ChangeFeed(commits, chain, familyNumber(name, endVersion, last), families.get(name));
+      return new ChangeFeed(commits, history, chain, familyNumber(name, endVersion, last), families.get(name));
     } catch (IOException | MissingCommit error) {
       Path place = new Path(identity.group(), String.valueOf(endVersion));
       throw Sneaky.sneak(QueryExecutionErrors.failedToReadStreamingStateFileError(place, error));
@@ -481,8 +482,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
   }
 
   /** The commits that led from one version to another, both included. */
-  private List<CommitKey> chain(long first, long last, String lastId) throws IOException {
-    History history = commits.history();
+  private static List<CommitKey> chain(History history, long first, long last, String lastId) {
     CommitKey commit = history.find(last, lastId).orElseThrow(() -> new MissingCommit(last, lastId));
     List<CommitKey> chain = new ArrayList<>(List.of(commit));
     while (commit.version() > first) {

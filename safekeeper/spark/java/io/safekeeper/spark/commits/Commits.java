@@ -1,6 +1,7 @@
 package io.safekeeper.spark.commits;
 
 import io.safekeeper.spark.agent.Agent;
+import io.safekeeper.spark.state.StateMemory;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
@@ -9,7 +10,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.stream.IntStream;
+import java.util.function.IntPredicate;
 
 /** The commits of one store, in the backend: one group, a key for each commit and one for the checkpoint's location. */
 public final class Commits {
@@ -22,11 +23,25 @@ public final class Commits {
   private final Set<String> ended = new HashSet<>(); // those of them that came to their end while garbage is collected
   private boolean collecting;
   private final AtomicInteger written = new AtomicInteger(); // commits since the last listing for garbage
+  private final ReadAhead.ReadRoom room;
+  private int readsAtOnce;
   private int garbageLeft = Integer.MAX_VALUE; // by the last listing; before the first one nobody knows
 
-  public Commits(Agent agent, String group) {
+  /** What is read ahead counts in {@code memory}. */
+  public Commits(Agent agent, String group, StateMemory memory) {
     this.agent = agent;
     this.group = group;
+    this.room = new ReadAhead.ReadRoom() {
+      @Override
+      public boolean take(long bytes) {
+        return memory.readAhead(bytes);
+      }
+
+      @Override
+      public void giveBack(long bytes) {
+        memory.endReadAhead(bytes);
+      }
+    };
   }
 
   public String group() {
@@ -78,53 +93,49 @@ public final class Commits {
   }
 
   /** Read commits, in this order. One that is not there is a {@link MissingCommit}. */
-  public void read(List<CommitKey> chain, CommitReader reader) throws IOException {
-    read(chain, 0, reader);
+  public void read(List<CommitKey> chain, History history, CommitReader reader) throws IOException {
+    ValuesOfChain values = new ValuesOfChain(history, reader);
+    chain.forEach(values::add);
+    read(values);
   }
 
   /**
    * Read a whole chain of commits, oldest first. The newest one says which bytes of the oldest nothing needs: they are
    * left out.
    */
-  void load(List<CommitKey> chain, ChainReader loader) throws IOException {
+  void load(List<CommitKey> chain, History history, ChainReader loader) throws IOException {
     int last = chain.size() - 1;
     CommitKey newest = chain.get(last);
     byte[][] value = {null};
-    readInOrder(List.of(newest.bytes()), (index, found) -> value[0] = present(newest, found));
+    readInOrder(List.of(newest.bytes()), index -> false, (index, found) -> value[0] = present(newest, found));
     CommitHead head = CommitFormat.head(value[0]);
     loader.begin(head);
-    read(chain.subList(0, last), head.offset(), loader);
-    decode(newest, value[0], last == 0 ? head.offset() : 0, loader);
+    ValuesOfChain values = new ValuesOfChain(history, loader);
+    values.skip(head.offset());
+    chain.subList(0, last).forEach(values::add);
+    values.addRead(newest, value[0]);
+    read(values);
   }
 
-  private void read(List<CommitKey> chain, long skipped, CommitReader reader) throws IOException {
-    List<byte[]> names = chain.stream().map(CommitKey::bytes).toList();
-    readInOrder(names, (index, value) -> {
-      CommitKey key = chain.get(index);
-      decode(key, present(key, value), index == 0 ? skipped : 0, reader);
-    });
+  private void read(ValuesOfChain values) throws IOException {
+    readsAtOnce = readInOrder(values.names(), values::isPart, values);
+    values.end();
   }
 
-  private void decode(CommitKey key, byte[] value, long skipped, CommitReader reader) throws IOException {
-    CommitHead head = CommitFormat.head(value);
-    CommitFormat.Decoder decoder = new CommitFormat.Decoder(head.codec(), skipped, reader);
-    List<byte[]> parts = IntStream.range(0, head.parts()).mapToObj(key::part).toList();
-    readInOrder(parts, (index, part) -> decoder.part(present(key, part)));
-    if (decoder.head(value) != head.rawBytes() || head.version() != key.version()) {
-      throw new IllegalStateException("the commit of " + key + " is not what its key says");
-    }
-    reader.end(key, head);
+  /** How many requests for values of commits were under way at once in the last load. */
+  int readsAtOnce() {
+    return readsAtOnce;
   }
 
-  private static byte[] present(CommitKey key, byte[] value) {
+  static byte[] present(CommitKey key, byte[] value) {
     if (value == null) {
       throw new MissingCommit(key);
     }
     return value;
   }
 
-  private void readInOrder(List<byte[]> names, ReadAhead.ValueSink values) throws IOException {
-    ReadAhead.read(names, some -> agent.ask(connection -> connection.read(group, some)), values);
+  private int readInOrder(List<byte[]> names, IntPredicate large, ReadAhead.ValueSink values) throws IOException {
+    return ReadAhead.read(names, large, some -> agent.ask(connection -> connection.read(group, some)), room, values);
   }
 
   /**
@@ -160,7 +171,7 @@ public final class Commits {
   /** Where the checkpoint was when the first commit was made. */
   public Optional<String> location() throws IOException {
     byte[][] found = {null};
-    readInOrder(List.of(LOCATION), (index, value) -> found[0] = value);
+    readInOrder(List.of(LOCATION), index -> false, (index, value) -> found[0] = value);
     return Optional.ofNullable(found[0]).map(bytes -> new String(bytes, StandardCharsets.UTF_8));
   }
 

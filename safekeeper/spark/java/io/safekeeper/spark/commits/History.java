@@ -23,12 +23,19 @@ public final class History {
 
   private final List<byte[]> keys;
   private final Map<String, CommitKey> byId = new HashMap<>();
+  private final Map<String, Integer> parts = new HashMap<>(); // by the commit's id
 
   History(List<byte[]> keys) {
     this.keys = keys;
     for (byte[] key : keys) {
       CommitKey.parse(key).ifPresent(commit -> byId.put(commit.id(), commit));
+      CommitKey.idOfPart(key).ifPresent(id -> parts.merge(id, 1, Integer::sum));
     }
+  }
+
+  /** How many parts a commit has. */
+  int partsOf(CommitKey commit) {
+    return parts.getOrDefault(commit.id(), 0);
   }
 
   /**

@@ -138,29 +138,29 @@ public final class LoadedState {
     for (CommitKey commit = target; ; commit = history.parentOf(commit)) {
       if (log != null && log.canUndoTo(commit.version(), commit.id())) {
         log.undoTo(commit.id());
-        replay(missing, true);
+        replay(missing, history, true);
         return;
       }
       missing.add(commit);
       if (commit.version() <= target.oldest()) {
         startAnew();
-        replay(missing, false);
+        replay(missing, history, false);
         return;
       }
     }
   }
 
   /** Apply commits, newest first, to the log. If it was empty before, only the last of them can be gone back to. */
-  private void replay(List<CommitKey> missing, boolean warm) throws IOException {
+  private void replay(List<CommitKey> missing, History history, boolean warm) throws IOException {
     List<CommitKey> chain = new ArrayList<>(missing);
     Collections.reverse(chain);
     Replay replay = new Replay(log, chain, warm);
     boolean whole = false;
     try {
       if (warm) {
-        commits.read(chain, replay);
+        commits.read(chain, history, replay);
       } else {
-        commits.load(chain, replay);
+        commits.load(chain, history, replay);
       }
       whole = true;
     } finally {
@@ -223,7 +223,7 @@ public final class LoadedState {
 
     private void report(String what) {
       LOG.info(
-          "{} {} of {}: {} of {} commits, {} MB, {} keys, after {} ms",
+          "{} {} of {}: {} of {} commits, {} MB, {} keys, after {} ms, {} requests at once",
           what,
           chain.get(chain.size() - 1),
           commits.group(),
@@ -231,7 +231,8 @@ public final class LoadedState {
           chain.size(),
           bytes >> 20,
           target.size(),
-          TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started));
+          TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started),
+          commits.readsAtOnce());
     }
   }
 

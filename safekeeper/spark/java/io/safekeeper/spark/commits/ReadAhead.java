@@ -8,13 +8,16 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.function.IntPredicate;
 
 /**
  * Reads values in order, and the next ones already while the last are being worked on.
  *
  * <p>A few requests are under way at a time, each for as many values as may have {@link #REQUEST_BYTES} by what was seen
- * so far; so that is about what is in memory for each. Every request takes all of its answer at once, whether or not
- * it is its turn: nobody waits in the agent for memory that is held by answers nobody takes.
+ * so far, or for one that is known to be large; so that is about what is in memory for each. The request that is waited
+ * for needs no leave; those ahead of it are made while the {@link ReadRoom} has some for them. Every request takes all
+ * of its answer at once, whether or not it is its turn: nobody waits in the agent for memory that is held by answers
+ * nobody takes.
  */
 final class ReadAhead {
   private static final int REQUESTS = 4;
@@ -26,7 +29,22 @@ final class ReadAhead {
     return thread;
   });
 
-  private ReadAhead() {}
+  private final List<byte[]> names;
+  private final IntPredicate large;
+  private final ValueSource source;
+  private final ReadRoom room;
+  private final ArrayDeque<ReadRequest> requests = new ArrayDeque<>();
+  private int requested;
+  private int most; // requests that were under way at once
+  private long largest = REQUEST_BYTES; // of the values lately; nothing is known of the first
+  private long largestPart = 4L * REQUEST_BYTES; // of those that are known to be large
+
+  private ReadAhead(List<byte[]> names, IntPredicate large, ValueSource source, ReadRoom room) {
+    this.names = names;
+    this.large = large;
+    this.source = source;
+    this.room = room;
+  }
 
   /** Reads some values, in the order of their names. */
   interface ValueSource {
@@ -38,32 +56,84 @@ final class ReadAhead {
     void accept(int index, byte[] value) throws IOException;
   }
 
-  /** Hand over the value of each name, in this thread. */
-  static void read(List<byte[]> names, ValueSource source, ValueSink values) throws IOException {
+  /** Says whether there is memory to read so much before it is needed. */
+  interface ReadRoom {
+    boolean take(long bytes);
+
+    void giveBack(long bytes);
+  }
+
+  private record ReadRequest(Future<List<byte[]>> answer, boolean large, long taken) {}
+
+  /**
+   * Hand over the value of each name, in this thread.
+   *
+   * @param large whether the value of that number is known to be large
+   * @return how many requests were under way at once
+   */
+  static int read(List<byte[]> names, IntPredicate large, ValueSource source, ReadRoom room, ValueSink values)
+      throws IOException {
     if (names.size() == 1) {
       values.accept(0, source.read(names).get(0));
-      return;
+      return 1;
     }
-    ArrayDeque<Future<List<byte[]>>> requests = new ArrayDeque<>();
-    int requested = 0;
+    return new ReadAhead(names, large, source, room).read(values);
+  }
+
+  private int read(ValueSink values) throws IOException {
     int received = 0;
-    int largest = REQUEST_BYTES; // of the values lately; nothing is known of the first
     try {
       while (received < names.size()) {
-        while (requests.size() < REQUESTS && requested < names.size()) {
-          int count = Math.min(MOST_VALUES, Math.max(1, REQUEST_BYTES / largest));
-          List<byte[]> some = names.subList(requested, Math.min(names.size(), requested + count));
-          requests.add(THREADS.submit(() -> source.read(some)));
-          requested += some.size();
-        }
-        largest = Math.max(1, largest / 2);
-        for (byte[] value : await(requests.remove())) {
-          largest = Math.max(largest, value == null ? 0 : value.length);
+        ask();
+        ReadRequest first = requests.element();
+        List<byte[]> found = await(first.answer);
+        see(first, found);
+        for (byte[] value : found) {
           values.accept(received++, value);
         }
+        room.giveBack(requests.remove().taken);
       }
     } finally {
-      requests.forEach(request -> request.cancel(true));
+      for (ReadRequest request : requests) {
+        request.answer.cancel(true);
+        room.giveBack(request.taken);
+      }
+    }
+    return most;
+  }
+
+  /** Make as many requests as may be under way. */
+  private void ask() {
+    while (requests.size() < REQUESTS && requested < names.size()) {
+      boolean one = large.test(requested);
+      int end = one ? requested + 1 : endOfSmall();
+      long bytes = one ? largestPart : Math.min(REQUEST_BYTES, largest * (end - requested));
+      boolean ahead = !requests.isEmpty();
+      if (ahead && !room.take(bytes)) {
+        return;
+      }
+      List<byte[]> some = names.subList(requested, end);
+      requests.add(new ReadRequest(THREADS.submit(() -> source.read(some)), one, ahead ? bytes : 0));
+      requested = end;
+      most = Math.max(most, requests.size());
+    }
+  }
+
+  private int endOfSmall() {
+    int count = (int) Math.min(MOST_VALUES, Math.max(1, REQUEST_BYTES / largest));
+    int end = requested + 1;
+    while (end < Math.min(names.size(), requested + count) && !large.test(end)) {
+      end++;
+    }
+    return end;
+  }
+
+  private void see(ReadRequest request, List<byte[]> found) {
+    long size = found.stream().mapToLong(value -> value == null ? 0 : value.length).max().orElse(0);
+    if (request.large) {
+      largestPart = Math.max(1, size);
+    } else {
+      largest = Math.max(Math.max(1, largest / 2), size);
     }
   }
 

@@ -7,7 +7,7 @@
  *
  * <p>Read {@code CommitKey} first (what a key says), then {@code CommitFormat} (the bytes), {@code CommitHead},
  * {@code BlockCodec} and {@code CommitEncoder}. {@code History} finds the chain of a version among the keys. {@code Commits} reads, writes and
- * deletes them, with {@code CommitWriter}, a {@code CommitOutput}, and {@code ReadAhead}; {@code RecordSink}, {@code CommitReader} and
+ * deletes them, with {@code CommitWriter}, a {@code CommitOutput}, {@code ValuesOfChain} and {@code ReadAhead}; {@code RecordSink}, {@code CommitReader} and
  * {@code ChainReader} receive what was read. {@code LoadedState} takes a state from one version to another and makes
  * the next commit; {@code OpenCommit} is one in the making, {@code RetiredLogs} are states that were given up.
  */

@@ -30,6 +30,7 @@ public final class StateMemory {
   static final int PAGE_BYTES = 1 << 19;
 
   private static final int SLAB_PAGES = 128;
+  private static final int HEAP_SHARE = 4; // how much of the heap all loads may read ahead: one in so many bytes
   private static final byte POISONED = (byte) 0xa5;
   private static final Map<List<Path>, StateMemory> SHARED = new ConcurrentHashMap<>();
 
@@ -39,6 +40,7 @@ public final class StateMemory {
   private int turn; // of the folders
   private final AtomicLong memory = new AtomicLong();
   private final AtomicLong disk = new AtomicLong();
+  private final AtomicLong ahead = new AtomicLong(); // what loads read before they need it
   private volatile long budget = Long.MAX_VALUE;
 
   StateMemory(List<Path> folders) {
@@ -67,6 +69,23 @@ public final class StateMemory {
   /** How many bytes lie in files; the kernel has as many of them in memory as it can. */
   public long diskBytes() {
     return disk.get();
+  }
+
+  /**
+   * Take so many bytes of the heap for values of a store that are read before they are needed, unless the indexes need
+   * the budget or others read so much already; return whether. {@link #endReadAhead} gives them back.
+   */
+  public boolean readAhead(long bytes) {
+    long most = Math.min(Runtime.getRuntime().maxMemory() / HEAP_SHARE, budget - memory.get());
+    if (ahead.addAndGet(bytes) <= most) {
+      return true;
+    }
+    ahead.addAndGet(-bytes);
+    return false;
+  }
+
+  public void endReadAhead(long bytes) {
+    ahead.addAndGet(-bytes);
   }
 
   /** Memory that stays in memory, full of zeros. */

@@ -45,12 +45,23 @@ public final class TestProvider {
    */
   public TestProvider(
       String checkpoint, Map<String, String> settings, String encoding, boolean families, boolean lists) {
+    this(checkpoint, settings, encoding, families, lists, 0);
+  }
+
+  /** Of one of several partitions. */
+  public TestProvider(
+      String checkpoint,
+      Map<String, String> settings,
+      String encoding,
+      boolean families,
+      boolean lists,
+      int partition) {
     SQLConf conf = new SQLConf();
     settings.forEach(conf::setConfString);
     Configuration hadoop = new Configuration();
     hadoop.set("sql.streaming.runId", UUID.randomUUID().toString());
     provider.init(
-        new StateStoreId(checkpoint + "/state", 0, 0, "default"),
+        new StateStoreId(checkpoint + "/state", 0, partition, "default"),
         keySchema(encoding),
         VALUE,
         encoding(encoding),

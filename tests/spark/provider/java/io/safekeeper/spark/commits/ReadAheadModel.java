@@ -7,9 +7,13 @@ import java.util.Random;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.stream.IntStream;
 
 /** Reads through {@link ReadAhead} from a source that answers late, in any order, with values of any size, or not. */
 public final class ReadAheadModel {
+  private static final ReadAhead.ReadRoom UNLIMITED = room(Long.MAX_VALUE);
+
   private final AtomicInteger now = new AtomicInteger();
   private final AtomicInteger most = new AtomicInteger();
   private final AtomicInteger requests = new AtomicInteger();
@@ -23,7 +27,7 @@ public final class ReadAheadModel {
     List<byte[]> names = names(count);
     int[] sizes = random.ints(count, -1, largest).toArray();
     int[] next = {0};
-    ReadAhead.read(names, some -> model.answer(some, sizes), (index, value) -> {
+    ReadAhead.read(names, index -> false, some -> model.answer(some, sizes), UNLIMITED, (index, value) -> {
       check(index == next[0]++, "the order");
       check(sizes[index] < 0 ? value == null : value.length == sizes[index], "value " + index);
     });
@@ -31,6 +35,39 @@ public final class ReadAheadModel {
     check(model.most.get() <= 4, "the number of requests at a time");
     check(count < 8 || model.most.get() > 1, "that there are several requests at a time");
     return model.requests.get();
+  }
+
+  private static ReadAhead.ReadRoom room(long bytes) {
+    AtomicLong left = new AtomicLong(bytes);
+    return new ReadAhead.ReadRoom() {
+      @Override
+      public boolean take(long wanted) {
+        if (left.addAndGet(-wanted) >= 0) {
+          return true;
+        }
+        left.addAndGet(wanted);
+        return false;
+      }
+
+      @Override
+      public void giveBack(long taken) {
+        check(left.addAndGet(taken) <= bytes, "what is given back");
+      }
+    };
+  }
+
+  /** Heads and large parts in turn, with room for so many bytes; how many requests there were at once, at the most. */
+  public static int parts(long bytes) throws IOException {
+    ReadAheadModel model = new ReadAheadModel();
+    int[] sizes = IntStream.range(0, 40).map(index -> index % 4 == 0 ? 100 : 1 << 20).toArray();
+    ReadAhead.ReadRoom room = room(bytes);
+    int most = ReadAhead.read(names(40), index -> index % 4 != 0, some -> {
+      check(some.size() == 1 || some.stream().allMatch(name -> new String(name).matches("\\d?[048]")), "what is together");
+      return model.answer(some, sizes);
+    }, room, (index, value) -> check(value.length == sizes[index], "value " + index));
+    check(model.most.get() == most, "how many requests there were at once");
+    check(room.take(bytes), "that all room is given back");
+    return most;
   }
 
   private List<byte[]> answer(List<byte[]> some, int[] sizes) {
@@ -55,7 +92,7 @@ public final class ReadAheadModel {
     CountDownLatch started = new CountDownLatch(3);
     CountDownLatch givenUp = new CountDownLatch(3);
     try {
-      ReadAhead.read(names(9), some -> {
+      ReadAhead.read(names(9), index -> false, some -> {
         try {
           if (new String(some.get(0)).equals("0")) {
             started.await();
@@ -67,7 +104,7 @@ public final class ReadAheadModel {
           givenUp.countDown();
         }
         return List.of();
-      }, (index, value) -> check(false, "that nothing is read"));
+      }, UNLIMITED, (index, value) -> check(false, "that nothing is read"));
     } catch (IOException error) {
       check(givenUp.await(60, TimeUnit.SECONDS), "that the others are given up");
       return error.getMessage();
