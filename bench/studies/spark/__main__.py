@@ -10,9 +10,10 @@ kept in a file, and only those are run that are not there yet.
 
 Columns, in ms and MB: what a batch took, and its updates and commits as sums over the tasks; restart to the end of the
 first batch; the most memory resident until then, of JVM and agent together, what of it no file is behind at the end
-(anon), and of the agent alone; files of the state
-that the measured batches made or appended to, in all and in a batch; how much was added to them; and what the processes
-sent to disks, shuffles and local files included. What Spark itself writes into a checkpoint is named below the table.
+(anon), and of the agent alone; files of the state that the measured batches made or appended to, in all and in a batch;
+how much was added to them; what the processes sent to disks, shuffles and local files included; and the disk space that
+all of it takes. After the restart the state of an aggregation is added up and compared with its input. What Spark
+itself writes into a checkpoint is named below the table.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -32,24 +34,34 @@ from rich.console import Console
 
 from safekeeper.bench.harness.interleave import rotated
 from safekeeper.bench.harness.machine import Machine
-from safekeeper.bench.studies.spark.arms import BEFORE, SETTINGS, build_floor
+from safekeeper.bench.studies.spark.arms import BEFORE, SETTINGS, before_jar, build_floor
+from safekeeper.bench.studies.spark.memory_limit import limited
 from safekeeper.bench.studies.spark.report import Results, goals, left_out, own_logs, tables, to_html
 from safekeeper.bench.studies.spark.run import Measured, SparkTurn
-from safekeeper.bench.studies.spark.workloads import LARGE, QUICK, WORKLOADS, SizedQuery, write_inputs
+from safekeeper.bench.studies.spark.workloads import (
+    LARGE,
+    LARGE_QUICK,
+    QUICK,
+    SPECIAL,
+    WORKLOADS,
+    SizedQuery,
+    write_inputs,
+)
 
 
 class Bench:
     """Runs turns below a folder and remembers what they found, in *runs* if that is a file."""
 
     def __init__(self, folder: Path, runs: Path | None, before: Path | None = None) -> None:
-        self._folder, self._runs, self._before = folder, runs, before
+        self._folder, self._runs = folder, runs
+        self._before = before and before_jar(before, folder)
         self._floor: Path | None = None
         self._inputs: dict[str, list[Path]] = {}
         self._found: dict[SizedQuery, Results] = {}
         if runs is not None and runs.exists():
             for line in runs.read_text().splitlines():
                 told = json.loads(line)
-                self._keep(SizedQuery(**told["workload"]), told["arm"], told["round"], Measured.of(told["measured"]))
+                self._keep(SizedQuery.of(told["workload"]), told["arm"], told["round"], Measured.of(told["measured"]))
 
     def of(self, workload: SizedQuery) -> Results:
         """All that is known of a workload."""
@@ -80,8 +92,7 @@ class Bench:
                 str(self._floor),
                 str(self._before or ""),
             )
-            command = [sys.executable, "-m", "safekeeper.bench.studies.spark.run"]
-            done = subprocess.run(command, input=json.dumps(asdict(turn)), capture_output=True, text=True)
+            done = _run([sys.executable, "-m", "safekeeper.bench.studies.spark.run"], turn)
         if done.returncode:
             last = done.stderr.strip().rpartition("\n")[2]
             raise SystemExit(f"{arm} failed on {workload.name}: {last}") from RuntimeError(done.stderr)
@@ -89,6 +100,15 @@ class Bench:
 
     def _keep(self, workload: SizedQuery, arm: str, number: int, measured: Measured) -> None:
         self.of(workload).turns.setdefault(arm, {})[number] = measured
+
+
+def _run(command: list[str], turn: SparkTurn) -> subprocess.CompletedProcess[str]:
+    """One turn, in a cgroup if its workload wants one."""
+    with ExitStack() as around:
+        if megabytes := turn.workload.memory_mb:
+            members = around.enter_context(limited(megabytes))
+            command = ["sh", "-c", f'echo 0 > {members} && exec "$0" "$@"', *command]
+        return subprocess.run(command, input=json.dumps(asdict(turn)), capture_output=True, text=True)
 
 
 def plan(workloads: Sequence[SizedQuery], arms: Sequence[str], rounds: int) -> Iterator[tuple[SizedQuery, str, int]]:
@@ -116,10 +136,12 @@ def main() -> None:
         "--only",
         default="",
         metavar="NAMES",
-        help=f"some of {', '.join(WORKLOADS)}, with --quick of {', '.join(QUICK)}; also {', '.join(LARGE)}",
+        help=f"some of {', '.join(WORKLOADS)}, with --quick of {', '.join(QUICK)}; also {', '.join(LARGE | SPECIAL)}",
     )
     parser.add_argument("--arms", default="", metavar="NAMES", help=f"some of {', '.join(SETTINGS)}")
-    parser.add_argument("--before", type=Path, help="the jar of another version of ours, which is an arm then: before")
+    parser.add_argument(
+        "--before", type=Path, help="the jar or the tree of another version of ours, which is an arm then: before"
+    )
     parser.add_argument("--rounds", type=int, help="how often each arm has its turn")
     parser.add_argument("--batches", type=int, help="how many batches are measured")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no turn after so long")
@@ -128,7 +150,7 @@ def main() -> None:
     parser.add_argument("--html", type=Path, help="where a page with plots goes")
     options = parser.parse_args()
     usual = QUICK if options.quick else WORKLOADS
-    known = usual | LARGE
+    known = usual | (LARGE_QUICK if options.quick else LARGE | SPECIAL)
     workloads = [known[name] for name in chosen(options.only, list(known if options.only else usual), "workload")]
     if options.batches:
         workloads = [replace(workload, batches=options.batches) for workload in workloads]

@@ -36,6 +36,7 @@ MEASURES: dict[str, Callable[[Measured], float]] = {
     "a batch": lambda turn: statistics.median(batch.files for batch in turn.batches),
     "MB": lambda turn: turn.bytes / 1e6,
     "disk MB": lambda turn: turn.disk_bytes / 1e6,
+    "space": lambda turn: turn.space_bytes / 1e6,
 }
 """What is shown of a turn: times in ms, sizes in MB. `__main__` says what the names mean."""
 
@@ -58,12 +59,15 @@ class Results:
         """An arm's number over the rounds."""
         return Spread.of(map(MEASURES[measure], self.turns[arm].values()))
 
-    def share(self, measure: str, peers: Sequence[str]) -> Spread | None:
-        """Ours as a share of the best of *peers*, round by round; None if no round has all of them or theirs is 0."""
+    def share(self, measure: str, peers: Sequence[str], theirs: str = "") -> Spread | None:
+        """Ours as a share of the best of *peers*, round by round; None if no round has all of them or theirs is 0.
+
+        With *theirs* another measure of theirs is what ours is compared with.
+        """
         found = []
         for number, ours in self.turns.get(OURS, {}).items():
             others = [self.turns[peer][number] for peer in peers if number in self.turns.get(peer, {})]
-            if len(others) == len(peers) and (best := min(map(MEASURES[measure], others))):
+            if len(others) == len(peers) and (best := min(map(MEASURES[theirs or measure], others))):
                 found.append(MEASURES[measure](ours) / best)
         return Spread.of(found) if found else None
 
@@ -119,12 +123,16 @@ class Wanted:
     measure: str
     at_most: float
     peers: tuple[str, ...] = ()
+    theirs: str = ""
+    """Which measure of theirs, if not the same."""
 
     def judge(self, results: Results) -> Goal | None:
         """Whether it is met, if enough was measured to tell."""
         if OURS not in results.arms:
             return None
-        found = results.share(self.measure, self.peers) if self.peers else results.spread(OURS, self.measure)
+        found = (
+            results.share(self.measure, self.peers, self.theirs) if self.peers else results.spread(OURS, self.measure)
+        )
         if found is None:
             return None
         text = f"{self.workload}, {self.measure}: {found}{self._of_peers}, wanted {self.at_most:g} at most"
@@ -136,7 +144,8 @@ class Wanted:
 
     @property
     def _of_peers(self) -> str:
-        return f" of {' or '.join(self.peers)}" if self.peers else ""
+        peers = f" of {' or '.join(self.peers)}" if self.peers else ""
+        return f"{peers}'s {self.theirs}" if self.theirs else peers
 
 
 _SIZES = ("aggregation-1M", "aggregation-5M")
@@ -154,9 +163,21 @@ WANTED = (
 )
 
 
+WANTED_BY_NAME = (
+    Wanted("aggregation-20M", "trigger", 0.6, ("tuned",)),
+    *(Wanted(size, "trigger", 1.1, (BEFORE,)) for size in _SIZES),
+    *(Wanted(size, "anon", 1.0, ("rocksdb",), theirs="RSS") for size in _SIZES),
+    *(Wanted(size, "commit max", 0.1, ("changelog",)) for size in _SIZES),
+    Wanted("slow-store", "commit", 0.4, (BEFORE,)),
+)
+"""Of the state outside the heap: for workloads and arms that run only where they are asked for."""
+
+
 def goals(results: Results) -> Iterator[Goal]:
     """The goals for this workload that can be judged."""
-    judged = (wanted.judge(results) for wanted in WANTED if wanted.workload == results.workload.name)
+    judged = (
+        wanted.judge(results) for wanted in (*WANTED, *WANTED_BY_NAME) if wanted.workload == results.workload.name
+    )
     return (goal for goal in judged if goal is not None)
 
 
@@ -173,10 +194,36 @@ def to_html(all_results: Sequence[Results], machine: Machine) -> str:
     return page("Spark's state stores", _sections(all_results, machine))
 
 
+def _restarts(all_results: Sequence[Results]) -> Iterator[str]:
+    """How long a restart takes by the size of the state, if there are several sizes."""
+    sizes = sorted(
+        (found for found in all_results if found.workload.kind == "aggregation"), key=lambda r: r.workload.keys
+    )
+    if len({found.workload.keys for found in sizes}) > 1:
+        arms = [arm for arm in (*SETTINGS, BEFORE) if any(arm in found.arms for found in sizes)]
+        series = [
+            svg.Series(arm, [(f.workload.keys / 1e6, f.spread(arm, "restart").median) for f in sizes if arm in f.arms])
+            for arm in arms
+        ]
+        plot = svg.line_plot("Restart by the number of keys", svg.Axis("million keys"), svg.Axis("ms"), series)
+        yield f"<h1>Restart</h1>{legend(arms)}"
+        yield figure("Restart", plot, "To the end of the first batch; medians.")
+
+
+def _latency(results: Results, arms: Sequence[str]) -> str:
+    series = []
+    for arm in arms:
+        turns = results.turns[arm]
+        batches = turns[max(turns)].batches
+        series.append(svg.Series(arm, [(batch.due, batch.latency_ms) for batch in batches]))
+    return svg.line_plot("Latency over time", svg.Axis("s"), svg.Axis("ms"), series)
+
+
 def _sections(all_results: Sequence[Results], machine: Machine) -> Iterator[str]:
     if warning := machine.warning():
         yield f'<p class="warning">{escape(warning)}</p>'
     yield f"<p>{escape(machine.sentence())}</p>"
+    yield from _restarts(all_results)
     for results in all_results:
         arms = results.arms
         yield f"<h1>{escape(results.workload.name)}</h1>{legend(arms)}"
@@ -189,6 +236,10 @@ def _sections(all_results: Sequence[Results], machine: Machine) -> Iterator[str]
             _over_time(results, arms, lambda batch: batch.commit_ms),
             "A stop for a snapshot shows as a peak.",
         )
+        if results.workload.every:
+            yield figure(
+                "Latency", _latency(results, arms), "From when rows came to the end of their batch, in the last round."
+            )
         yield "</div>"
         rows = [[arm, *(str(results.spread(arm, name)) for name in MEASURES)] for arm in arms]
         yield html_table(["state store", *MEASURES], rows)

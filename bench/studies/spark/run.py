@@ -15,16 +15,20 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from safekeeper.bench.studies.spark.arms import COUNTS_ROWS, OBJECTS, with_arm
+from safekeeper.bench.studies.spark.arms import BEFORE, COUNTS_ROWS, FLOOR, OBJECTS, OURS, slow_store, with_arm
 from safekeeper.bench.studies.spark.footprint import Watch, anonymous_memory, bytes_to_disk, peak_memory
 from safekeeper.bench.studies.spark.workloads import QUERIES, SCHEMA, SizedQuery
 from safekeeper.testing.processes import AGENT, descendants
@@ -58,7 +62,7 @@ class SparkTurn:
     def of(cls, text: str) -> SparkTurn:
         """A turn from its JSON."""
         fields = json.loads(text)
-        return cls(**fields | {"workload": SizedQuery(**fields["workload"])})
+        return cls(**fields | {"workload": SizedQuery.of(fields["workload"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,10 @@ class BatchCost:
     commit_ms: int
     files: int
     """How many files of the state it made or appended to."""
+    due: float = 0
+    """When its rows came, in seconds since the first measured batch was due."""
+    latency_ms: float = 0
+    """From then until the batch was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,8 @@ class Measured:
     """What JVM and agent wrote to disks, shuffles and local files of a store included."""
     anonymous_bytes: int = 0
     """What JVM and agent had in memory that no file is behind, at the end of the measured batches."""
+    space_bytes: int = 0
+    """Disk space then: of the state in the store or the checkpoint, and on the local disk, mapped files included."""
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Measured:
@@ -153,9 +163,12 @@ def measure(turn: SparkTurn) -> Measured:
         state = Watch([checkpoint / "state", Path(turn.folder, "store")])
         own = Watch([checkpoint / name for name in ("offsets", "commits", "sources")])
         disk_bytes, grown = -_disk_bytes(), []
-        for _ in range(workload.batches):
+        clock = _Clock(workload.every)
+        for number in range(workload.batches):
+            clock.wait_for(number)
             query.add()
             query.work()
+            clock.done(number)
             grown.append(state.look())
         own_grown = own.look()
         disk_bytes += _disk_bytes()
@@ -163,6 +176,7 @@ def measure(turn: SparkTurn) -> Measured:
         _check(progress[-1], turn)
         jvm_bytes, agent_bytes = _memory()
         anonymous_bytes = sum(map(anonymous_memory, _processes()))
+        space_bytes = _space(Path(turn.folder), progress[-1])
         query.stop()
         query.add()
         started = time.perf_counter()
@@ -171,8 +185,12 @@ def measure(turn: SparkTurn) -> Measured:
         restart_ms = (time.perf_counter() - started) * 1000
         _check(query.progress()[-1], turn)
         query.stop()
+        _check_sums(spark, turn)
     return Measured(
-        batches=[_batch(*pair) for pair in zip(progress[-workload.batches :], map(len, grown), strict=True)],
+        batches=[
+            _batch(told, len(files), *times)
+            for told, files, times in zip(progress[-workload.batches :], grown, clock.times, strict=True)
+        ],
         restart_ms=restart_ms,
         jvm_bytes=jvm_bytes,
         agent_bytes=agent_bytes,
@@ -182,7 +200,38 @@ def measure(turn: SparkTurn) -> Measured:
         own_bytes=sum(own_grown.values()),
         disk_bytes=disk_bytes,
         anonymous_bytes=anonymous_bytes,
+        space_bytes=space_bytes,
     )
+
+
+class _Clock:
+    """When batches are due, and how long after that they were done."""
+
+    def __init__(self, every: float) -> None:
+        self._every, self._started = every, time.perf_counter()
+        self.times: list[tuple[float, float]] = []
+
+    def wait_for(self, number: int) -> None:
+        """Until it is due; without a clock that is at once."""
+        now = time.perf_counter() - self._started
+        due = number * self._every if self._every else now
+        time.sleep(max(0, due - now))
+        self.times.append((due, 0.0))
+
+    def done(self, number: int) -> None:
+        due, _ = self.times[number]
+        self.times[number] = due, (time.perf_counter() - self._started - due) * 1000
+
+
+def _space(folder: Path, last: StreamingQueryProgress) -> int:
+    files = (path for name in ("checkpoint/state", "store", "local") for path in (folder / name).rglob("*"))
+    found = 0
+    for path in files:
+        with suppress(FileNotFoundError):
+            found += path.stat().st_blocks * 512 if path.is_file() else 0
+    # Files without a name are not found.
+    mapped: int = sum(operator.customMetrics.get("safekeeperDiskBytes", 0) for operator in last.stateOperators)
+    return found + mapped
 
 
 def _session(turn: SparkTurn) -> SparkSession:
@@ -194,16 +243,22 @@ def _session(turn: SparkTurn) -> SparkSession:
     sizes = {"spark.driver.memory": heap, "spark.sql.shuffle.partitions": turn.workload.partitions}
     for name, value in {**_SETTINGS, **places, **sizes}.items():
         builder.config(name, str(value))
-    return with_arm(builder, turn.arm, Path(turn.floor), Path(turn.before), folder / "store").getOrCreate()
+    for name, value in turn.workload.settings:
+        builder.config(name, value)
+    slow = turn.workload.slow_ms
+    url = slow_store(folder, slow) if slow and turn.arm in (OURS, BEFORE) else f"log://{folder}/store"
+    return with_arm(builder, turn.arm, Path(turn.floor), Path(turn.before), url).getOrCreate()
 
 
-def _batch(progress: StreamingQueryProgress, files: int) -> BatchCost:
+def _batch(progress: StreamingQueryProgress, files: int, due: float, latency_ms: float) -> BatchCost:
     operators = progress.stateOperators
     return BatchCost(
         trigger_ms=progress.durationMs["triggerExecution"],
         update_ms=sum(operator.allUpdatesTimeMs for operator in operators),
         commit_ms=sum(operator.commitTimeMs for operator in operators),
         files=files,
+        due=due,
+        latency_ms=latency_ms,
     )
 
 
@@ -214,6 +269,20 @@ def _check(last: StreamingQueryProgress, turn: SparkTurn) -> None:
         found = operator.numRowsTotal, operator.numRowsUpdated
         if found != (turn.workload.keys, turn.workload.rows):
             raise AssertionError(f"{turn.arm} has {found[0]} keys and updated {found[1]}")
+
+
+def _check_sums(spark: SparkSession, turn: SparkTurn) -> None:
+    """After the restart, in the state itself: every row of the input was counted once."""
+    workload = turn.workload
+    if not workload.has_sums or turn.arm == FLOOR:
+        return
+    state = spark.read.format("statestore").load(f"{turn.folder}/checkpoint").select("value.*")
+    sums = [F.count("*"), *(F.sum(f"`{name}`") for name in state.columns)]
+    found = list(state.agg(*sums).collect()[0])
+    given = [pq.read_table(path, columns=["number"])["number"] for path in turn.inputs]
+    truth = [workload.keys, sum(map(len, given)), sum(pc.sum(numbers).as_py() for numbers in given)][: len(found)]
+    if found != truth:
+        raise AssertionError(f"{turn.arm} has {found} in its state instead of {truth}")
 
 
 def _jvm() -> int:

@@ -7,6 +7,7 @@ last, which is what a restarted query has to do first. All arms read the same fi
     deduplication   every batch brings as many keys, half of them for the first time
     join            half of a batch are new keys, the other half their partners, from the middle of the time that keys
                     wait for them; what has waited long enough goes, so the state keeps its size
+    wide            counts by a key that is some hundred bytes long, and incompressible enough with no codec
     partitions-200  an aggregation with many partitions, to count the files that a batch writes to
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,15 +52,40 @@ class SizedQuery:
     """How many batches follow that are not measured either, while the JVM still compiles."""
     batches: int = 14
     partitions: int = 2
+    pad: int = 0
+    """How many bytes wider a key is, in `wide`."""
+    slow_ms: int = 0
+    """How long the store of ours takes for a write besides what it takes; if there is any, it is `file:`."""
+    every: float = 0
+    """How many seconds lie between two measured batches; 0 if the next comes when the last is done."""
+    memory_mb: int = 0
+    """Of the cgroup in which the turn runs; 0 for none."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """More of Spark's."""
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> SizedQuery:
+        """What `asdict` and JSON made of one."""
+        return cls(**fields | {"settings": tuple((name, value) for name, value in fields.get("settings", ()))})
 
     @property
     def files(self) -> int:
         """How many batches there are in all."""
         return self.fills + self.warm_ups + self.batches + 1
 
+    @property
+    def has_sums(self) -> bool:
+        """Whether what the state counts can be added up."""
+        return self.kind in ("aggregation", "wide")
+
 
 def _aggregation(rows: DataFrame) -> DataFrame:
     return rows.groupBy("key").agg(F.count("*"), F.sum("number"))
+
+
+def _wide(rows: DataFrame, pad: int) -> DataFrame:
+    words = F.expr(f"rpad(sha2(cast(key as string), 512), {pad}, sha2(cast(key + 1 as string), 512))")
+    return rows.groupBy("key", words.alias("pad")).count()
 
 
 def _deduplication(rows: DataFrame) -> DataFrame:
@@ -75,6 +102,7 @@ def _join(rows: DataFrame, seconds: int) -> DataFrame:
 QUERIES: dict[str, tuple[Callable[[DataFrame, SizedQuery], DataFrame], str]] = {
     "aggregation": (lambda rows, workload: _aggregation(rows), "update"),
     "deduplication": (lambda rows, workload: _deduplication(rows), "append"),
+    "wide": (lambda rows, workload: _wide(rows, workload.pad), "update"),
     "join": (lambda rows, workload: _join(rows, _wait(workload)), "append"),
 }
 """The queries with their output modes."""
@@ -97,6 +125,37 @@ LARGE = _by_name(
     SizedQuery("aggregation-100M", "aggregation", 100_000_000, 100_000, 100, heap="2g", batches=5),
 )
 """State beyond the heap, only where it is asked for by name: not every arm can do it."""
+
+_PARTS = (("spark.sql.streaming.stateStore.safekeeper.codec", "none"),)  # of 16 MiB, as the default is
+
+SPECIAL = _by_name(
+    SizedQuery("beyond-memory", "wide", 12_000_000, 50_000, 40, "512m", batches=10, pad=280, memory_mb=2048),
+    SizedQuery("slow-store", "wide", 400_000, 110_000, 4, batches=10, pad=1100, slow_ms=50, every=2, settings=_PARTS),
+    SizedQuery("latency", "aggregation", 1_000_000, 50_000, 5, batches=60, every=2),
+)
+"""State beyond the memory of a cgroup, a slow store, batches by the clock; only by name, too."""
+
+LARGE_QUICK = _by_name(
+    SizedQuery("aggregation-20M", "aggregation", 40_000, 4_000, 2, "1g", warm_ups=0, batches=3),
+    SizedQuery("aggregation-100M", "aggregation", 40_000, 4_000, 2, "1g", warm_ups=0, batches=3),
+    SizedQuery("beyond-memory", "wide", 40_000, 4_000, 2, "512m", warm_ups=0, batches=3, pad=280, memory_mb=1536),
+    SizedQuery(
+        "slow-store",
+        "wide",
+        20_000,
+        10_000,
+        2,
+        "1g",
+        warm_ups=0,
+        batches=3,
+        pad=1100,
+        slow_ms=50,
+        every=2,
+        settings=(*_PARTS, ("spark.sql.streaming.stateStore.safekeeper.valueBytes", "1048576")),
+    ),
+    SizedQuery("latency", "aggregation", 20_000, 4_000, 2, "1g", warm_ups=0, batches=4, every=1),
+)
+"""Those of `LARGE` and `SPECIAL`, small, by the same names."""
 
 QUICK = _by_name(
     SizedQuery("aggregation", "aggregation", 20_000, 4_000, 2, "1g", "1g", warm_ups=0, batches=4),
@@ -153,5 +212,6 @@ def _pairs(workload: SizedQuery, batch: int, random: np.random.Generator) -> tup
 _KEYS: dict[str, Callable[[SizedQuery, int, np.random.Generator], tuple[Numbers, Numbers]]] = {
     "aggregation": lambda workload, batch, random: _drawn(workload, batch, random, workload.keys),
     "deduplication": lambda workload, batch, random: _drawn(workload, batch, random, 2 * workload.keys),
+    "wide": lambda workload, batch, random: _drawn(workload, batch, random, workload.keys),
     "join": _pairs,
 }

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import asdict, replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +18,15 @@ from safekeeper.bench.studies.spark.__main__ import Bench, chosen, plan
 from safekeeper.bench.studies.spark.footprint import Watch, data_size
 from safekeeper.bench.studies.spark.report import Results, goals, left_out, tables, to_html
 from safekeeper.bench.studies.spark.run import BatchCost, Measured
-from safekeeper.bench.studies.spark.workloads import LARGE, QUICK, WORKLOADS, write_inputs
+from safekeeper.bench.studies.spark.workloads import (
+    LARGE,
+    LARGE_QUICK,
+    QUICK,
+    SPECIAL,
+    WORKLOADS,
+    SizedQuery,
+    write_inputs,
+)
 
 
 def measured(trigger=100, commits=(10, 12, 30), restart=1000.0, files=1):
@@ -167,6 +176,36 @@ def test_the_page_has_a_plot_of_batches_and_one_of_commits_for_each_workload():
     assert html.count("<svg") == 4
     assert html.count("<circle") == 2 * 3 * 3
     assert not re.search(r"https?:|src=|<script", html)
+
+
+def test_memory_that_no_file_is_behind_is_compared_with_all_that_rocksdb_has_resident():
+    found = results(safekeeper=[100], rocksdb=[100])
+    found.turns["safekeeper"][0] = replace(measured(), anonymous_bytes=505 * 10**6)
+    text = "aggregation-1M, anon: 0.50 (0.50-0.50) of rocksdb's RSS, wanted 1 at most"
+    assert Goal(text, True) in list(goals(found))
+
+
+def test_the_page_has_the_restart_by_size_and_the_latency_of_batches_by_the_clock():
+    large = Results(WORKLOADS["aggregation-5M"], {"safekeeper": {0: measured(restart=5000.0)}})
+    slow = Results(SPECIAL["slow-store"], {"safekeeper": {0: measured()}})
+    html = to_html([results(safekeeper=[1]), large, slow], Machine.here())
+    assert html.count("<svg") == 3 * 2 + 1 + 1
+    assert "Restart by the number of keys" in html
+    assert "Latency over time" in html
+
+
+def test_what_runs_only_by_name_has_a_small_form_of_the_same_name():
+    assert set(LARGE_QUICK) == set(LARGE | SPECIAL)
+    for name, large in (LARGE | SPECIAL).items():
+        assert LARGE_QUICK[name].kind == large.kind
+        assert bool(LARGE_QUICK[name].slow_ms) == bool(large.slow_ms)
+        assert bool(LARGE_QUICK[name].memory_mb) == bool(large.memory_mb)
+    assert not set(SPECIAL) & set(WORKLOADS)
+
+
+def test_a_workload_comes_back_from_json():
+    slow = SPECIAL["slow-store"]
+    assert SizedQuery.of(json.loads(json.dumps(asdict(slow)))) == slow
 
 
 def test_the_tables_name_every_arm_that_ran():
