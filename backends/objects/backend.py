@@ -61,6 +61,7 @@ class ObjectsBackend(Backend):
         self._lock = Lock()
         self._last_version = 0
         self._doubt_until = 0.0
+        self._small = SmallObjects()
         self._written = False
         self._got_on = 0.0
 
@@ -134,8 +135,13 @@ class ObjectsBackend(Backend):
             if not _is_there(names):
                 return None
             path = f"{folder}/{names[-1]}"
+            if (known := self._small.get(path)) is not None:
+                return f"{self._place}/{path}", known
             with suppress(FileNotFoundError):  # replaced since it was listed
-                return f"{self._place}/{path}", self._store.get(path, size)
+                content = self._store.get(path, size)
+                if size is None and not (self._store.failed_is_over or path.endswith(_NEW)):
+                    self._small.add(path, content)
+                return f"{self._place}/{path}", content
         raise Unavailable(f"{self._place}/{folder} is replaced faster than it can be read: read it again")
 
     def _objects(self, folder: str) -> list[str]:
@@ -262,6 +268,29 @@ class ObjectsBackend(Backend):
         finally:
             for one in running:
                 one.cancel()
+
+
+class SmallObjects:
+    """Small objects that were read lately, of a store where that is a request: one that was written, not created, has a
+    name of its own for ever, so what is listed under it is what was read."""
+
+    def __init__(self, most: int = 4096, most_bytes: int = 256) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._contents: dict[str, bytes] = {}
+        self._lock = Lock()
+
+    def get(self, path: str) -> bytes | None:
+        """The content of an object that is still there; None if it has to be read."""
+        with self._lock:
+            return self._contents.get(path)
+
+    def add(self, path: str, content: bytes) -> None:
+        """Remember what was read, if it is small, and forget the oldest."""
+        if len(content) <= self._most_bytes:
+            with self._lock:
+                self._contents[path] = content
+                while len(self._contents) > self._most:
+                    del self._contents[next(iter(self._contents))]
 
 
 class CreatingObjectsBackend(ObjectsBackend):

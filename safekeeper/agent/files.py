@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from threading import Lock
 
 from safekeeper.agent import protocol
 from safekeeper.agent.budget import Budget
@@ -58,6 +59,17 @@ class KeptVolumes(FileVolumes):
     def __init__(self, keeper: SafeKeeper) -> None:
         super().__init__(keeper.backend)
         self._keeper = keeper
+        self._known = KnownDirectories()
+
+    def prepare(self, paths: Sequence[VolumePath]) -> None:
+        """Rule 4: directories that were seen before are not looked at now. What was written is looked at afterwards."""
+        if unknown := self._known.others(paths):
+            self.have_directories(unknown)
+            self._known.add(unknown)
+
+    def forget_directories(self) -> None:
+        """Look at all of them again."""
+        self._known.clear()
 
     def write(self, batch: Batch) -> None:
         """Write through the keeper; *batch* stays whole where the store's batches are."""
@@ -73,6 +85,30 @@ class KeptVolumes(FileVolumes):
             tickets = [forget(id) if value is None else keep(id, value) for id, value in batch.items()]
             for ticket in tickets:
                 ticket.result()
+
+
+class KnownDirectories:
+    """Directories that were there some time ago, those seen last; several threads may ask."""
+
+    def __init__(self, most: int = 10_000) -> None:
+        self._most, self._paths, self._lock = most, dict[VolumePath, None](), Lock()
+
+    def others(self, paths: Iterable[VolumePath]) -> list[VolumePath]:
+        """Those of *paths* that are not known."""
+        with self._lock:
+            return [path for path in paths if path not in self._paths]
+
+    def clear(self) -> None:
+        """Know none."""
+        with self._lock:
+            self._paths.clear()
+
+    def add(self, paths: Iterable[VolumePath]) -> None:
+        """Know these, too, and if they are too many, not the oldest any more."""
+        with self._lock:
+            self._paths.update(dict.fromkeys(paths))
+            while len(self._paths) > self._most:
+                del self._paths[next(iter(self._paths))]
 
 
 class FileAnswers:
@@ -222,6 +258,7 @@ class FileAnswers:
         path = _path(body)
         (recursive,) = body.unpack(_FLAG)
         body.end()
+        self._files.forget_directories()
         if recursive:
             self._files.delete_tree(path)
         elif self._files.get(path).is_directory:

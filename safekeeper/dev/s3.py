@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from contextlib import closing
+from http.client import HTTPConnection
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,13 +31,26 @@ import sys, threading
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 moto, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+count = 0
 def one_at_a_time(environ, start_response):
+    global count
     with lock:
+        if environ["PATH_INFO"] == "/-/requests":
+            start_response("200 OK", [])
+            return [str(count).encode()]
+        count += 1
         return [b"".join(moto(environ, start_response))]
 server = make_server("127.0.0.1", int(sys.argv[1]), one_at_a_time, threaded=True)
 print("it listens", flush=True)
 server.serve_forever()
 """
+
+
+def count_requests(port: int) -> int:
+    """How many requests the server on *port* has had; this one is not counted."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request("GET", "/-/requests")
+        return int(connection.getresponse().read())
 
 
 class S3Server(ServerProcess):
@@ -51,6 +66,10 @@ class S3Server(ServerProcess):
     def endpoint(self) -> str:
         """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
+
+    def requests(self) -> int:
+        """How many requests it has had so far."""
+        return count_requests(self.port)
 
     def client(self) -> Any:
         """The driver's own file system, to look at the server past safekeeper."""

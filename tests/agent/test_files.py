@@ -13,6 +13,7 @@ import pytest
 
 from safekeeper.agent.server import AgentServer
 from safekeeper.backends.memory import MemoryBackend
+from safekeeper.dev.s3 import SETTINGS, S3Server
 from safekeeper.fsspec import SafekeeperFileSystem
 from safekeeper.integrations.filesystem import layout
 from safekeeper.integrations.filesystem.layout import VolumePath
@@ -286,6 +287,46 @@ def test_a_bad_path_is_refused(files, fs, path, code):
 def test_a_bad_commit_is_refused(files, fs, write, data, size, part_bytes):
     commit = struct.pack("<B16sQII", 0, write, size, part_bytes, zlib.crc32(data)) + field(data)
     assert files.refused(WRITE_FILE, "main/f", commit) == BAD_FRAME
+
+
+def test_how_many_requests_a_file_takes_in_an_object_store(tmp_path, connect, monkeypatch):
+    """One for each directory above it, which it looks at when it is written, and these for the file itself."""
+    for name, value in SETTINGS.items():
+        monkeypatch.setenv(name, value)
+    with S3Server(tmp_path / "s3") as server:
+        url = f"objects+s3://{server.make_bucket()}?endpoint-url={server.endpoint}"
+        keeper = SafeKeeper(url, serializer=None, overflow="block")
+        with keeper, AgentServer(keeper, f"{tmp_path}/agent.sock", 1 << 20), connect() as peer:
+            files = Files(peer)
+
+            def requests(path, flags=0):
+                before = server.requests()
+                assert files.write(path, b"v1", flags) == DONE
+                return server.requests() - before
+
+            requests("main/q/offsets/0", CREATE)
+            assert requests("main/q/offsets/1", CREATE) <= 2 + 4
+            requests("main/q/state/0/1/1.delta")
+            assert requests("main/q/state/0/1/2.delta") <= 4 + 3
+            assert requests("main/q/state/0/1/2.delta") <= 4 + 5
+
+
+def test_a_directory_that_another_one_deletes_is_there_again_with_the_next_file(files, fs):
+    assert files.write("main/a/b/f", b"1") == DONE
+    fs.rm("main/a", recursive=True)
+    assert files.write("main/a/b/g", b"2") == DONE
+    assert files.list("main/a") == [("b", True, 0)]
+    assert files.list("main/a/b") == [("g", False, 1)]
+    assert fs.cat("main/a/b/g") == b"2"
+
+
+def test_a_directory_that_the_agent_has_deleted_may_become_a_file(files, fs):
+    assert files.write("main/a/f", b"1") == DONE
+    assert files.simple(REMOVE, "main/a", b"\1") == DONE
+    assert files.write("main/a", b"a file") == DONE
+    assert files.write("main/a/f", b"1") == NOT_DIRECTORY
+    assert fs.cat("main/a") == b"a file"
+    assert fs.find("main") == ["main/a"]
 
 
 class HeldBack(MemoryBackend):

@@ -94,12 +94,16 @@ class FileVolumes:
         if path.names:
             if not exist_ok and self.find(path) is not None:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-            self._have_directories([*path.above, path])
+            self.have_directories([*path.above, path])
             self._check_above(path)
         elif not exist_ok:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
 
-    def _have_directories(self, paths: Sequence[VolumePath]) -> bool:
+    def prepare(self, paths: Sequence[VolumePath]) -> None:
+        """Rule 4, beforehand, for the directories above a file that is to be written."""
+        self.have_directories(paths)
+
+    def have_directories(self, paths: Sequence[VolumePath]) -> bool:
         """Rule 4: write the entries that are missing; whether there were any."""
         if not paths:
             return False
@@ -117,7 +121,7 @@ class FileVolumes:
         """Rule 4, afterwards."""
         above = _all_above(paths)
         for _ in range(_TRIES):
-            if not self._have_directories(above):
+            if not self.have_directories(above):
                 return
         raise Unavailable(f"the directories above {paths[0]} are deleted again and again: try again later")
 
@@ -129,7 +133,7 @@ class FileVolumes:
             self._delete([path.id])
             if self._is_empty(path):  # rule 5
                 return
-            self._have_directories([*path.above, path])
+            self.have_directories([*path.above, path])
         if not self._is_empty(path):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(path))
 
@@ -183,7 +187,7 @@ class FileVolumes:
     def put(self, entries: Mapping[VolumePath, FileEntry], parts: Mapping[CheckpointId, bytes] = _NONE) -> None:
         """Let *entries* of files stand, whose parts are stored but for *parts*; small ones share a write."""
         paths = list(entries)
-        self._have_directories(_all_above(paths))
+        self.prepare(_all_above(paths))
         replaced = self._entries([path.id for path in paths])
         for path, old in zip(paths, replaced, strict=True):
             if old is not None and old.is_directory:
@@ -203,7 +207,7 @@ class FileVolumes:
 
         Whoever asks again, because no answer came, does it with the *token* of the first time.
         """
-        self._have_directories(list(path.above))
+        self.prepare(list(path.above))
         if not self._create(path.id, entry.encode(), token or secrets.token_bytes(TOKEN_BYTES)):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         self._check_above(path)
@@ -264,7 +268,7 @@ class FileVolumes:
 
     def damaged(self, volume: str) -> Iterator[Damage]:
         """Read every file of *volume*; what is not as its entry says. One that is replaced meanwhile is whole."""
-        for path, entry in self._files_below(VolumePath(volume, ())):
+        for path, entry in self.files_below(VolumePath(volume, ())):
             try:
                 with VolumeReader(self, path, entry) as reader:
                     crc = size = 0
@@ -278,10 +282,11 @@ class FileVolumes:
                 if self.find(path) == entry:
                     raise
 
-    def _files_below(self, path: VolumePath) -> Iterator[tuple[VolumePath, FileEntry]]:
+    def files_below(self, path: VolumePath) -> Iterator[tuple[VolumePath, FileEntry]]:
+        """All files in a directory and what is in it."""
         for below, entry in self.entries_in(path):
             if entry.is_directory:
-                yield from self._files_below(below)
+                yield from self.files_below(below)
             else:
                 yield below, entry
 
