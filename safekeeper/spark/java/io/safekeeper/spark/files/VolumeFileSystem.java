@@ -9,14 +9,18 @@ import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.net.URI;
 import java.util.Comparator;
+import java.util.EnumSet;
 import java.util.List;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.CreateFlag;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FileAlreadyExistsException;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.ParentNotDirectoryException;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.PathIsDirectoryException;
 import org.apache.hadoop.fs.permission.FsPermission;
 import org.apache.hadoop.util.Progressable;
 
@@ -76,7 +80,11 @@ public final class VolumeFileSystem extends FileSystem {
 
   @Override
   public FSDataInputStream open(Path file, int bufferSize) throws IOException {
-    return new FSDataInputStream(new VolumeInput(files(), qualified(file), name(file)));
+    try {
+      return new FSDataInputStream(new VolumeInput(files(), qualified(file), name(file)));
+    } catch (PathIsDirectoryException error) { // Hadoop wants it so: there is no such file
+      throw (IOException) new FileNotFoundException(qualified(file) + " is a directory").initCause(error);
+    }
   }
 
   @Override
@@ -98,6 +106,24 @@ public final class VolumeFileSystem extends FileSystem {
       LOG.debug("{} is new", file);
     }
     return new FSDataOutputStream(output(file, !overwrite), statistics);
+  }
+
+  @Override
+  public FSDataOutputStream createNonRecursive(
+      Path file,
+      FsPermission permission,
+      EnumSet<CreateFlag> flags,
+      int bufferSize,
+      short replication,
+      long blockSize,
+      Progressable progress)
+      throws IOException {
+    Path above = qualified(file).getParent();
+    if (above != null && !getFileStatus(above).isDirectory()) {
+      throw new ParentNotDirectoryException(above + " is a file");
+    }
+    boolean overwrite = flags.contains(CreateFlag.OVERWRITE);
+    return create(file, permission, overwrite, bufferSize, replication, blockSize, progress);
   }
 
   /** A file that is seen when it is closed; one that exists already is replaced, or else is an error then. */
@@ -148,8 +174,23 @@ public final class VolumeFileSystem extends FileSystem {
 
   @Override
   public boolean mkdirs(Path directory, FsPermission permission) throws IOException {
-    VolumeErrors.of(qualified(directory), () -> files().makeDirectory(name(directory)));
-    return true;
+    try {
+      VolumeErrors.of(qualified(directory), () -> files().makeDirectory(name(directory)));
+      return true;
+    } catch (ParentNotDirectoryException error) {
+      if (isPlainFile(directory)) {
+        throw (IOException) new FileAlreadyExistsException(qualified(directory) + " is a file").initCause(error);
+      }
+      throw error;
+    }
+  }
+
+  private boolean isPlainFile(Path path) throws IOException {
+    try {
+      return !getFileStatus(path).isDirectory();
+    } catch (FileNotFoundException | ParentNotDirectoryException error) {
+      return false;
+    }
   }
 
   @Override

@@ -3,6 +3,7 @@ package io.safekeeper.spark.files;
 import io.safekeeper.spark.agent.AgentFiles;
 import java.io.EOFException;
 import java.io.IOException;
+import java.util.Objects;
 import java.util.zip.CRC32;
 import org.apache.hadoop.fs.FSInputStream;
 import org.apache.hadoop.fs.Path;
@@ -59,6 +60,7 @@ final class VolumeInput extends FSInputStream {
   @Override
   public synchronized int read(byte[] into, int offset, int length) throws IOException {
     requireOpen();
+    Objects.checkFromIndexSize(offset, length, into.length);
     if (length == 0) {
       return 0;
     }
