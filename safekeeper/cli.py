@@ -46,6 +46,7 @@ from safekeeper.registry import BUNDLED, Commands, commands, same_store, third_p
 from safekeeper.url import show_url
 
 if TYPE_CHECKING:
+    from safekeeper.integrations.filesystem.layout import FileEntry, VolumePath
     from safekeeper.integrations.filesystem.volume import FileVolumes
     from safekeeper.journal.survey import JournalStatus
     from safekeeper.testing.check import CheckedStore
@@ -313,13 +314,62 @@ def _as_json(state: Any) -> Any:
 
 
 @app.command()
-def rm(url: StoreUrl, group: Group, keys: Annotated[list[str], typer.Argument(help="The keys to remove.")]) -> None:
-    """Remove ids. That one is not there is no error."""
+def rm(
+    url: StoreUrl,
+    group: Annotated[
+        str, typer.Argument(help="The group of the ids, or a file or directory: safekeeper://VOLUME/PATH.")
+    ],
+    keys: Annotated[list[str] | None, typer.Argument(help="The keys to remove; none for a file.")] = None,
+    recursive: Annotated[
+        bool,
+        typer.Option("--recursive", "-r", help="Remove a directory with all in it, such as a checkpoint of Spark."),
+    ] = False,
+) -> None:
+    """Remove ids, or files. That an id is not there is no error.
+
+    With a checkpoint in safekeeper:// goes the state that our state store keeps of its query. Stop the query first.
+    """
+    if group.startswith(_FILES):
+        if keys:
+            _fail(f"{group} is a file or a directory: it has no keys")
+        with _open_existing(url) as store:
+            _remove_files(store, group, recursive)
+        return
+    if not keys or recursive:
+        _fail("a directory is safekeeper://VOLUME/PATH" if recursive else f"which keys of {group}? name them")
     batch, ids = Batch(), [_id(group, key) for key in keys]
     with safekeeper.open(url) as store:
         for id in ids:
             batch.delete(_in_place(store, id))
         store.write(batch)
+
+
+def _remove_files(store: Backend, location: str, recursive: bool) -> None:
+    """Whoever dies half-way leaves what `prune` finds: the state goes last."""
+    from safekeeper.spark.prune import groups_below, remove_groups
+
+    files, path = _file(store, location)
+    entry = _existing_file(files, path)
+    if entry.is_directory and not recursive:
+        _fail(f"{_FILES}{path} is a directory: say --recursive to remove it with all that is in it")
+    states = groups_below(store, f"{_FILES}{path}") if entry.is_directory else []
+    files.delete_tree(path)
+    remove_groups(store, states)
+
+
+def _file(store: Backend, location: str) -> tuple[FileVolumes, VolumePath]:
+    from safekeeper.integrations.filesystem.layout import VolumePath
+    from safekeeper.integrations.filesystem.volume import FileVolumes
+
+    return FileVolumes(store), VolumePath.parse(location.removeprefix(_FILES))
+
+
+def _existing_file(files: FileVolumes, path: VolumePath) -> FileEntry:
+    try:
+        return files.get(path)
+    except FileNotFoundError:
+        _complain(f"there is no {_FILES}{path}")
+        raise typer.Exit(1) from None
 
 
 @app.command()
@@ -346,15 +396,8 @@ def ls(
 
 
 def _list_files(store: Backend, location: str, as_json: bool) -> None:
-    from safekeeper.integrations.filesystem.layout import VolumePath
-    from safekeeper.integrations.filesystem.volume import FileVolumes
-
-    files, path = FileVolumes(store), VolumePath.parse(location.removeprefix(_FILES))
-    try:
-        entry = files.get(path)
-    except FileNotFoundError:
-        _complain(f"there is no {location}")
-        raise typer.Exit(1) from None
+    files, path = _file(store, location)
+    entry = _existing_file(files, path)
     found = sorted(files.entries_in(path), key=lambda one: str(one[0])) if entry.is_directory else [(path, entry)]
     rows = [(f"{_FILES}{at}" + "/" * one.is_directory, one.size, one.modified / 1000) for at, one in found]
     if as_json:
@@ -454,6 +497,14 @@ def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help="The store to copy. It is not changed.")],
     target: Annotated[str, typer.Argument(metavar="TO", help="The store to write to.")],
     group: Annotated[list[str] | None, typer.Option(help="Copy this group only; may be given several times.")] = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LOCATION",
+            help="Copy the file or directory safekeeper://VOLUME/PATH only, of a checkpoint the state, too. "
+            "It may be given several times.",
+        ),
+    ] = None,
     spark: Annotated[str | None, typer.Option(metavar="MASTER", help="Let tasks of this Spark copy.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -463,7 +514,12 @@ def copy(
     what writes to FROM first. A Spark query goes on with the copy when its `url` names it.
     """
     _require_another(source, target)
-    if spark is None:
+    if files:
+        if group or spark is not None:
+            _fail("--files goes without --group and --spark")
+        with _open_existing(source) as old, safekeeper.open(target) as new, _Counter("{:,} ids copied") as counter:
+            copied = stores.copy_ids(old, new, list(_ids_of_files(old, files)), counter.add)
+    elif spark is None:
         with _open_existing(source) as old, safekeeper.open(target) as new, _Counter("{:,} ids copied") as counter:
             copied = stores.copy(old, new, _families(old, group), counter.add)
     else:
@@ -476,6 +532,19 @@ def copy(
         _print_json(asdict(copied))
     else:
         err.print(f"{copied.ids:,} ids copied, {copied.nbytes:,} bytes of values")
+
+
+def _ids_of_files(store: Backend, locations: Iterable[str]) -> Iterator[CheckpointId]:
+    """Of files and directories, and before them of the states of the checkpoints that are there."""
+    from safekeeper.spark.prune import groups_below
+
+    for location in locations:
+        if not location.startswith(_FILES):
+            _fail(f"{location} is no file: write {_FILES}VOLUME/PATH")
+        files, path = _file(store, location)
+        _existing_file(files, path)
+        yield from stores.ids_of(store, groups_below(store, f"{_FILES}{path}"))
+        yield from files.ids_of(path)
 
 
 @app.command()

@@ -71,13 +71,30 @@ def stored_queries(store: Backend, gone: Sequence[str] = ()) -> Iterator[StoredQ
         yield StoredQuery(query, location, tuple(groups), keys, fate, reason)
 
 
-def remove(store: Backend, query: StoredQuery) -> None:
-    """Delete everything that *store* has of *query*."""
-    for group in query.groups:
+def groups_below(store: Backend, location: str) -> list[str]:
+    """The groups with the state of the queries whose checkpoint is *location* or below it."""
+    groups = [group for group in dict.fromkeys(store.groups()) if group.startswith(PREFIX)]
+    found = store.read([CheckpointId(group, LOCATION) for group in groups])
+    here = {
+        group.split("/")[1]
+        for group, value in zip(groups, found, strict=True)
+        if value is not None and _is_below(value.decode(), location)
+    }
+    return [group for group in groups if group.split("/")[1] in here]
+
+
+def remove_groups(store: Backend, groups: Iterable[str]) -> None:
+    """Delete *groups* of queries; where each checkpoint is goes last."""
+    for group in groups:
         commits = (CheckpointId(group, key) for key in set(store.keys(group)) - {LOCATION})
         while some := list(islice(commits, _DELETED_AT_ONCE)):
             _delete(store, some)
         _delete(store, [CheckpointId(group, LOCATION)])
+
+
+def remove(store: Backend, query: StoredQuery) -> None:
+    """Delete everything that *store* has of *query*."""
+    remove_groups(store, query.groups)
 
 
 def _delete(store: Backend, ids: Iterable[CheckpointId]) -> None:
@@ -95,10 +112,15 @@ def _location(store: Backend, groups: Sequence[str]) -> str:
     return ""
 
 
+def _is_below(location: str, place: str) -> bool:
+    """Whether *location* is *place*, or in it."""
+    return location == place.rstrip("/") or location.startswith(place.rstrip("/") + "/")
+
+
 def _look(store: Backend, query: str, location: str, gone: Sequence[str]) -> tuple[Fate, str]:
     if not location:
         return Fate.UNKNOWN, "no group tells where its checkpoint is"
-    if any(location == place.rstrip("/") or location.startswith(place.rstrip("/") + "/") for place in gone):
+    if any(_is_below(location, place) for place in gone):
         return Fate.GONE, "you say so"
     try:
         return _look_into(_folder(store, location), query)

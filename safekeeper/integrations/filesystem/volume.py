@@ -282,6 +282,22 @@ class FileVolumes:
                 if self.find(path) == entry:
                     raise
 
+    def ids_of(self, path: VolumePath) -> Iterator[CheckpointId]:
+        """All ids of a file, or of a directory with all that is in it and what it is in; a file's parts come first."""
+        for above in path.above:
+            yield above.id
+        yield from self._ids_of(path, self.get(path))
+
+    def _ids_of(self, path: VolumePath, entry: FileEntry) -> Iterator[CheckpointId]:
+        if entry.write is not None:
+            for number in range(entry.count):
+                yield layout.part_id(path.volume, entry.write, number)
+        if path.names:
+            yield path.id
+        if entry.is_directory:
+            for below, found in self.entries_in(path):
+                yield from self._ids_of(below, found)
+
     def files_below(self, path: VolumePath) -> Iterator[tuple[VolumePath, FileEntry]]:
         """All files in a directory and what is in it."""
         for below, entry in self.entries_in(path):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from safekeeper import Batch
+from safekeeper import Batch, CheckpointId
 from safekeeper.integrations.filesystem import layout
 
 
@@ -59,3 +59,57 @@ def test_prune_removes_what_dead_writers_left(url, make_fs, files):
     pruned = command("prune", "--yes", url)
     assert "1 files that were never finished are removed" in pruned.stderr
     assert list(fs.store.keys(layout.content_group("main"))) == [layout.part_id("main", young, 0).key]
+
+
+def state_of(query, location):
+    """What our state store keeps of a query, whose last key says where its checkpoint is."""
+    group = f"spark/{query}/0/0/default"
+    return {CheckpointId(group, b"commit 1"): b"frame", CheckpointId(group, b"location"): location.encode()}
+
+
+@pytest.fixture
+def two_checkpoints(url, make_fs):
+    """`main/a` and `main/ab`, with large and small files and the state of both."""
+    fs = make_fs(url=url, part_bytes=10_000)
+    for name in ("a", "ab"):
+        fs.pipe({f"main/{name}/metadata": b"{}", f"main/{name}/state/0/1.zip": name.encode() * 25_000})
+        fs.store.write(Batch(state_of(f"query-of-{name}", f"safekeeper://main/{name}")))
+    return fs
+
+
+def test_rm_removes_a_checkpoint_with_its_state_and_no_other(url, two_checkpoints):
+    fs = two_checkpoints
+    refused = command("rm", url, "safekeeper://main/a")
+    assert (refused.returncode, "say --recursive" in refused.stderr) == (2, True)
+    assert command("rm", "-r", url, "safekeeper://main/a").returncode == 0
+    assert fs.find("main") == ["main/ab/metadata", "main/ab/state/0/1.zip"]
+    assert {group for group in fs.store.groups() if group.startswith("spark/")} == {"spark/query-of-ab/0/0/default"}
+    assert len(list(fs.store.keys(layout.content_group("main")))) == 5
+    assert command("rm", url, "safekeeper://main/ab/metadata").returncode == 0
+    assert fs.find("main") == ["main/ab/state/0/1.zip"]
+    absent = command("rm", "-r", url, "safekeeper://main/a")
+    assert (absent.returncode, absent.stderr) == (1, "safekeeper: there is no safekeeper://main/a\n")
+    assert command("rm", url, "safekeeper://main/ab", "key").returncode == 2
+
+
+def test_rm_of_ids_says_what_is_missing(url, two_checkpoints):
+    nothing = command("rm", url, "group")
+    assert (nothing.returncode, nothing.stderr) == (2, "safekeeper: which keys of group? name them\n")
+    assert command("rm", "-r", url, "group", "key").returncode == 2
+
+
+def test_copy_takes_one_checkpoint_with_its_state_and_what_it_is_in(url, two_checkpoints, make_fs, tmp_path):
+    new = f"log://{tmp_path}/new"
+    for _ in range(2):  # it may be made again
+        copied = command("copy", "--files", "safekeeper://main/a", url, new)
+        assert copied.returncode == 0, copied.stderr
+    fs = make_fs(url=new)
+    assert fs.find("main") == ["main/a/metadata", "main/a/state/0/1.zip"]
+    assert fs.ls("main/a/state", detail=False) == ["main/a/state/0"]
+    assert fs.cat("main/a/state/0/1.zip") == b"a" * 25_000
+    assert {group for group in fs.store.groups() if group.startswith("spark/")} == {"spark/query-of-a/0/0/default"}
+    fs.close()
+    assert command("verify", new).returncode == 0
+    for wrong in (("--files", "group"), ("--files", "safekeeper://main/a", "--group", "g")):
+        assert command("copy", *wrong, url, new).returncode == 2
+    assert command("copy", "--files", "safekeeper://main/no", url, new).returncode == 1
