@@ -8,19 +8,23 @@ import logging
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 from safekeeper.agent.protocol import VERSION
 from safekeeper.agent.server import AgentServer
-from safekeeper.errors import SafekeeperError
+from safekeeper.errors import SafekeeperError, Unavailable
 from safekeeper.keeper import SafeKeeper
 from safekeeper.keeper.lanes import Bounds
 
 log = logging.getLogger(__name__)
 
 _M_MMAP_THRESHOLD = -3  # from malloc.h
+
+_AWAY_SECONDS = 10.0
+"""For how long an agent waits for a store that is away before it says so; the JVM then starts the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,10 @@ class AgentSettings:
         return settings
 
 
+class _StoreIsAway(Unavailable):
+    """The store could not be opened for a while; it may come back."""
+
+
 def main() -> int:
     """Serve until standard input ends or SIGTERM comes; 1 if it could not start, with the reason on standard output."""
     if len(sys.argv) != 2:
@@ -60,7 +68,8 @@ def main() -> int:
     try:
         _serve(sys.argv[1], answer)
     except (SafekeeperError, ValueError) as error:
-        answer.give({"ready": False, "error": " ".join(str(error).split())})
+        is_away = isinstance(error, _StoreIsAway)
+        answer.give({"ready": False, "away": is_away, "error": " ".join(str(error).split())})
         log.error("%s", error)
         return 1
     return 0
@@ -83,13 +92,28 @@ class _Answer:
 
 def _serve(path: str, answer: _Answer) -> None:
     settings = AgentSettings.parse(sys.stdin.readline())
-    with open_keeper(settings) as keeper, AgentServer(keeper, path, settings.queue_bytes):
+    with open_when_there(settings) as keeper, AgentServer(keeper, path, settings.queue_bytes):
         survives = [flag.name for flag in keeper.backend.survives]
         ready = {"ready": True, "version": VERSION, "scope": keeper.backend.scope.name, "survives": survives}
         answer.give(ready | {"pid": os.getpid()})
         while os.read(0, 65536):
             pass
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end has begun: let it be a clean one
+
+
+def open_when_there(settings: AgentSettings) -> SafeKeeper:
+    """The keeper, as soon as the store can be reached; `Unavailable` if that takes too long."""
+    give_up = time.monotonic() + min(_AWAY_SECONDS, settings.retry_seconds)
+    said = ""
+    while True:
+        try:
+            return open_keeper(settings)
+        except Unavailable as error:
+            if time.monotonic() > give_up:
+                raise _StoreIsAway(str(error)) from error
+            if said != (said := str(error)):
+                log.warning("the store is away, trying again: %s", error)
+            time.sleep(0.2)
 
 
 def open_keeper(settings: AgentSettings) -> SafeKeeper:

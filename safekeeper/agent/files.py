@@ -16,7 +16,8 @@ from safekeeper.agent import protocol
 from safekeeper.agent.budget import Budget
 from safekeeper.agent.protocol import ErrorCode, FrameKind
 from safekeeper.agent.shares import owner_of_path
-from safekeeper.backend import MAX_VALUE_BYTES, Batch, CheckpointId, SupportsAtomicBatch
+from safekeeper.backend import MAX_VALUE_BYTES, Batch, CheckpointId, SupportsAtomicBatch, SupportsCreate
+from safekeeper.errors import SafekeeperError
 from safekeeper.integrations.filesystem import layout
 from safekeeper.integrations.filesystem.layout import INLINE_BYTES, FileEntry, VolumePath
 from safekeeper.integrations.filesystem.volume import FileVolumes
@@ -52,14 +53,34 @@ def code_of(error: Exception) -> ErrorCode:
     return ErrorCode.INTERNAL if number is None else _CODES.get(number, ErrorCode.INTERNAL)
 
 
+NO_CREATE = (
+    "this backend cannot create a file only if there is none (SupportsCreate), so two drivers on one checkpoint would"
+    " overwrite each other: use another backend, or keep checkpoints on another file system"
+)
+"""Why a store takes no checkpoints."""
+
+
+class CannotCreate(SafekeeperError):
+    """The backend has no `SupportsCreate`, and what was asked needs it."""
+
+
 class KeptVolumes(FileVolumes):
     """Files whose writes go through a keeper: those that come together share a batch and a sync, and are tried again
-    while the store is unavailable."""
+    while the store is unavailable.
+
+    Others write to the store, too, so a file is created by the backend itself or not at all.
+    """
 
     def __init__(self, keeper: SafeKeeper) -> None:
         super().__init__(keeper.backend)
         self._keeper = keeper
         self._known = KnownDirectories()
+
+    def create(self, path: VolumePath, entry: FileEntry, token: bytes | None = None) -> None:
+        """Refuse where the backend has no `SupportsCreate`: this process is not the only one that creates."""
+        if not isinstance(self.store, SupportsCreate):
+            raise CannotCreate(NO_CREATE)
+        super().create(path, entry, token)
 
     def prepare(self, paths: Sequence[VolumePath]) -> None:
         """Rule 4: directories that were seen before are not looked at now. What was written is looked at afterwards."""

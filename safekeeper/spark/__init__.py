@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import safekeeper
-from safekeeper.backend import Scope
+from safekeeper.agent.files import NO_CREATE
+from safekeeper.backend import Scope, SupportsCreate
 from safekeeper.errors import SafekeeperError
 from safekeeper.registry import url_for_workers
 from safekeeper.spark.build import BuildError, find_jar, find_tool
@@ -153,7 +154,7 @@ def configure(
     is_running = _jvm_runs()
     master = str(chosen.get("spark.master") or _default_master(is_running))
     url = url_for_workers(url)
-    check_backend(url, master)
+    check_backend(url, master, checkpoints=checkpoints)
     if _is_local(master) and not (os.environ.get("PYSPARK_PYTHON") or chosen.get("spark.pyspark.python")):
         options.setdefault("python", sys.executable)
     found = settings(url, checkpoints=checkpoints, **options)
@@ -193,8 +194,9 @@ def _build_errors_as_bad_setup() -> Iterator[None]:
         raise BadSetup(str(error)) from error
 
 
-def check_backend(url: str, master: str) -> None:
-    """Open and close the backend at *url*; raise `BadSetup` when the executors of *master* could not share it.
+def check_backend(url: str, master: str, *, checkpoints: bool = False) -> None:
+    """Open and close the backend at *url*; raise `BadSetup` when the executors of *master* could not share it, or it is
+    to have *checkpoints* and cannot create a file only if there is none.
 
     Whether a backend on one host is enough shows only when the executors are there: the provider checks that.
     """
@@ -203,6 +205,8 @@ def check_backend(url: str, master: str) -> None:
             raise BadSetup(
                 f"{Url.parse(url)} is seen by one process only, and {master} has several: choose another backend"
             )
+        if checkpoints and not isinstance(backend, SupportsCreate):
+            raise BadSetup(f"{Url.parse(url)} takes no checkpoints: {NO_CREATE}")
 
 
 def _is_local(master: str) -> bool:

@@ -40,11 +40,12 @@ def main(arguments: list[str]) -> int:
 
 def asked(url: str, options: list[str]) -> dict[str, str]:
     """The settings for what is on the command line, once the backend was opened."""
-    check_backend(url, "local")
     given: dict[str, object] = {**dict(option.split("=", 1) for option in options)}
     if (checkpoints := given.pop("checkpoints", "false")) not in ("true", "false"):
         raise BadSetup(f"checkpoints={checkpoints}: it takes true or false")
-    return settings(url, checkpoints=checkpoints == "true", **given)
+    wanted = checkpoints == "true"
+    check_backend(url, "local", checkpoints=wanted)
+    return settings(url, checkpoints=wanted, **given)
 
 
 def property_line(name: str, value: str) -> str:

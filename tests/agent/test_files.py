@@ -329,6 +329,24 @@ def test_a_directory_that_the_agent_has_deleted_may_become_a_file(files, fs):
     assert fs.find("main") == ["main/a"]
 
 
+def test_a_backend_that_cannot_create_takes_no_checkpoints_and_says_so(tmp_path, connect):
+    """It takes other files: what is only replaced needs no create."""
+
+    class Plain(MemoryBackend):
+        create = None
+
+    keeper = SafeKeeper(Plain(), serializer=None, overflow="block")
+    with keeper, AgentServer(keeper, f"{tmp_path}/agent.sock", 1 << 20), connect() as peer:
+        files = Files(peer)
+        assert files.write("main/q/f", b"") == DONE
+        commit = struct.pack("<B16sQII", CREATE, new_write(), 0, PART, 0) + field(b"")
+        (reply,) = files.ask(WRITE_FILE, "main/q/metadata", commit)
+        assert "SupportsCreate" in reply.message
+        assert "use another backend" in reply.message
+        assert "\n" not in reply.message
+        assert files.list("main/q") == [("f", False, 0)]
+
+
 class HeldBack(MemoryBackend):
     """Writes when it may, and counts how often it wrote files of the volume."""
 

@@ -12,9 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from safekeeper.dev.redis import RedisServer
 
 DONE = 65
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
@@ -79,7 +82,29 @@ def test_when_it_cannot_start_it_says_why_in_one_line(start, first_line, says):
     agent = start(first_line=first_line)
     assert agent.ready["ready"] is False
     assert says in agent.ready["error"]
+    assert agent.ready["away"] is False
     assert "\n" not in agent.ready["error"]
+    assert agent.ended() == 1
+
+
+def test_a_store_that_is_away_is_waited_for(start, tmp_path):
+    with RedisServer(tmp_path / "redis") as server:
+        server.kill()
+        starting = ThreadPoolExecutor().submit(start, server.url)
+        time.sleep(3)
+        server.start()
+        agent = starting.result()
+        assert agent.ready["ready"] is True, agent.ready
+        with agent.peer() as peer:
+            assert peer.put(b"a", b"1").kind == DONE
+
+
+def test_a_store_that_stays_away_is_told_apart_from_what_is_wrong(start, tmp_path):
+    with RedisServer(tmp_path / "redis") as server:
+        url = server.url
+    agent = start(first_line=json.dumps({"url": url, "retry_seconds": 1}))
+    assert (agent.ready["ready"], agent.ready["away"]) == (False, True)
+    assert "nothing listens there" in agent.ready["error"]
     assert agent.ended() == 1
 
 

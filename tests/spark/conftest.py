@@ -9,10 +9,12 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime, timedelta
@@ -26,7 +28,7 @@ from safekeeper.dev.hbase import HBaseServer
 from safekeeper.dev.hdfs import HdfsCluster
 from safekeeper.dev.redis import RedisServer
 from safekeeper.registry import BUNDLED
-from safekeeper.spark import PREFIX, PROVIDER, configure
+from safekeeper.spark import CHECKPOINTS, FILES, PREFIX, PROVIDER, configure
 from safekeeper.testing.entry_point import write_entry_points
 from safekeeper.testing.processes import AGENT, descendants
 
@@ -52,13 +54,14 @@ Batches = dict[int, list[Row]]
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What JVMs and agents inherit: this interpreter, and two backends of third parties, ours and the manual's."""
+    """What JVMs and agents inherit: this interpreter, and backends of third parties, ours and the manual's."""
     folder = tmp_path_factory.mktemp("backends")
     shutil.copy(HERE / "watched.py", folder)
     manual = (HERE.parents[1] / "docs" / "writing-a-backend.md").read_text()
     (sample,) = re.findall(r"^```python file=sqlite_backend.py\n(.*?)^```$", manual, re.MULTILINE | re.DOTALL)
     (folder / "sqlite_backend.py").write_text(sample)
-    write_entry_points(folder, {"watched": "watched:WatchedBackend", "sqlite": "sqlite_backend:SqliteBackend"})
+    ours = {"watched": "watched:WatchedBackend", "plain": "watched:PlainBackend"}
+    write_entry_points(folder, {**ours, "sqlite": "sqlite_backend:SqliteBackend"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
@@ -106,6 +109,7 @@ class Runner:
         for name, value in settings.items():
             self.session.conf.set(name, value)
         self.checkpoint = str(folder / "checkpoint")
+        self.unused = Path()  # a checkpoint folder that is not used, where the checkpoint is in a store
         self.results: Batches = {}
         self.progress: list[Any] = []  # what Spark told of the batches of the last run
         self._query, self._contents, self._mode, self._on_batch = query, inputs, mode, on_batch
@@ -159,6 +163,40 @@ class Runner:
 def runner(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Runner]:
     """Makes runners; see there for what it takes."""
     return lambda *args, **details: Runner(spark, tmp_path_factory.mktemp("query"), *args, **details)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URL of the store that has all whole checkpoints of a module's tests."""
+    return f"log://{tmp_path_factory.mktemp('checkpoints')}/store"
+
+
+@pytest.fixture(scope="module")
+def whole(store: str, runner: Callable[..., Runner]) -> Callable[..., Runner]:
+    """Makes runners whose whole checkpoint is in the store, each in a volume of its own."""
+
+    def whole(query: Any, inputs: Any, settings: Mapping[str, str], *args: Any, **details: Any) -> Runner:
+        files = {
+            "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
+            "fs.safekeeper.impl": FILES,
+            "fs.safekeeper.url": store,
+        }
+        made = runner(query, inputs, {**files, **settings}, *args, **details)
+        made.unused, made.checkpoint = Path(made.checkpoint), f"safekeeper://{uuid.uuid4().hex}/query"
+        return made
+
+    return whole
+
+
+@pytest.fixture(scope="session")
+def cutting(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An interpreter whose agents often hang up instead of saying that a file was written."""
+    folder = tmp_path_factory.mktemp("cutting")
+    script = HERE / "files" / "cutting.py"
+    wrapper = folder / "python"
+    wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$3"\n')
+    wrapper.chmod(0o755)
+    return str(wrapper)
 
 
 @pytest.fixture(scope="session")

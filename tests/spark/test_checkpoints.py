@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F
@@ -16,7 +15,6 @@ from pyspark.sql import functions as F
 import safekeeper
 from safekeeper.integrations.filesystem.layout import VolumePath
 from safekeeper.integrations.filesystem.volume import FileVolumes, VolumeReader
-from safekeeper.spark import CHECKPOINTS, FILES
 from safekeeper.spark.build import spark_home, spark_version
 
 from .sessions import sessions_in_pandas
@@ -25,29 +23,6 @@ MINOR = spark_version(spark_home())
 STATE = "spark.sql.streaming.stateStore."
 JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 V4 = {JOIN_FORMAT: "4", "spark.sql.streaming.join.stateFormatV4.enabled": "true"}
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """The URL of the store that has all checkpoints of these tests."""
-    return f"log://{tmp_path_factory.mktemp('checkpoints')}/store"
-
-
-@pytest.fixture
-def whole(store, runner):
-    """Makes queries whose checkpoint is in the store, each in a volume of its own."""
-
-    def whole(query, inputs, settings, *args, **details):
-        files = {
-            "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
-            "fs.safekeeper.impl": FILES,
-            "fs.safekeeper.url": store,
-        }
-        made = runner(query, inputs, {**files, **settings}, *args, **details)
-        made.unused, made.checkpoint = Path(made.checkpoint), f"safekeeper://{uuid.uuid4().hex}/query"
-        return made
-
-    return whole
 
 
 @pytest.fixture

@@ -98,6 +98,21 @@ def run(code, **options):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, **options)
 
 
+def test_a_backend_that_cannot_create_takes_the_state_but_no_checkpoints(environment, tmp_path):
+    code = (
+        "from pyspark.sql import SparkSession; from safekeeper.spark import BadSetup, configure\n"
+        f"builder, url = SparkSession.builder.master('local'), 'plain://{tmp_path}/store'\n"
+        "configure(builder, url)\n"
+        "try: configure(builder, url, checkpoints=True)\n"
+        "except BadSetup as error: print(error)"
+    )
+    done = run(code)
+    (said,) = done.stdout.splitlines()
+    assert said.startswith(f"plain://{tmp_path}/store takes no checkpoints: ")
+    assert "SupportsCreate" in said
+    assert "use another backend" in said
+
+
 def test_a_client_of_spark_connect_is_told_that_the_server_decides():
     with pytest.raises(BadSetup, match="keeps its state where its server says: start the server"):
         configure(SparkSession.Builder().remote("sc://127.0.0.1"), "file:///x")

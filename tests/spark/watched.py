@@ -1,10 +1,10 @@
-"""`watched:` is `file:` that writes down what is asked of it, and dies when it is told to.
+"""Two backends that the agent loads as it would load any third party's. `plain:` is `file:` that cannot create.
+
+`watched:` is `file:` that writes down what is asked of it, and dies when it is told to:
 
     PATH.log        a line for each call: its name and how many ids it was about
     PATH.before     made by a test: the next write kills the process before anything is written
     PATH.after      likewise, when everything is written and nothing is acknowledged
-
-The agent loads it as it would load any third party's backend.
 """
 
 import os
@@ -14,6 +14,10 @@ from typing import Self
 
 from safekeeper.backends.file import FileBackend
 from safekeeper.url import Url
+
+
+class PlainBackend(FileBackend):
+    create = None
 
 
 class WatchedBackend(FileBackend):

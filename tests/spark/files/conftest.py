@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +43,7 @@ class Jvm:
 
 
 @pytest.fixture(scope="session")
-def start_jvm() -> Iterator[Callable[[], Jvm]]:
+def start_jvm(environment: None) -> Iterator[Callable[[], Jvm]]:
     """Starts JVMs, each like a host of its own: with its own agents."""
     running = []
 
@@ -86,14 +84,3 @@ def fs(url: str) -> Iterator[SafekeeperFileSystem]:
     fs = SafekeeperFileSystem(url, skip_instance_cache=True)
     yield fs
     fs.close()
-
-
-@pytest.fixture(scope="session")
-def cutting(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An interpreter whose agents often hang up instead of saying that a file was written."""
-    folder = tmp_path_factory.mktemp("cutting")
-    script = Path(__file__).with_name("cutting.py")
-    wrapper = folder / "python"
-    wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$3"\n')
-    wrapper.chmod(0o755)
-    return str(wrapper)

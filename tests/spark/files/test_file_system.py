@@ -10,10 +10,12 @@ import sys
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from safekeeper.dev.redis import RedisServer
 from safekeeper.integrations.filesystem import layout
 
 PART = 16 << 20
@@ -259,3 +261,28 @@ def test_of_two_drivers_that_write_a_log_one_wins_each_batch(jvm, start_jvm, url
         winner = 0 if outcomes[0][batch] else 1
         assert fs.cat(f"{volume}/q/offsets/{batch}").startswith(b"%d of %d" % (batch, winner))
     assert list(fs.files.damaged(volume)) == []
+
+
+def test_an_agent_that_starts_while_the_store_is_away_waits_for_it(jvm, tmp_path):
+    """So a query goes on whose agent and store died together, and one that is started a little too early."""
+    with RedisServer(tmp_path / "redis", appendonly="yes", appendfsync="always") as server:
+        server.kill()
+        with raises("IOException", "the backend cannot be opened: .*nothing listens there"):
+            jvm.files("safekeeper://main/", jvm.conf(server.url, retryMs=1000))
+        with ThreadPoolExecutor() as pool:
+            opening = pool.submit(jvm.files, "safekeeper://main/", jvm.conf(server.url))
+            time.sleep(12)  # longer than an agent waits by itself
+            server.start()
+            files = opening.result()
+        written(files.create(jvm.path("safekeeper://main/f"), False), b"x")
+        assert files.getFileStatus(jvm.path("safekeeper://main/f")).getLen() == 1
+
+
+def test_a_backend_that_cannot_create_refuses_checkpoints_with_one_line(jvm, environment, tmp_path):
+    url = f"plain://{tmp_path}/store"
+    manager = jvm.manager("safekeeper://main/q", jvm.conf(url))
+    stream = manager.createAtomic(jvm.path("safekeeper://main/q/metadata"), False)
+    with raises("IOException", "this backend cannot create a file .* two drivers .* use another backend"):
+        written(stream, b"{}")
+    assert not manager.exists(jvm.path("safekeeper://main/q/metadata"))
+    written(manager.createAtomic(jvm.path("safekeeper://main/q/state/1.zip"), True), b"x")

@@ -242,9 +242,13 @@ public final class Agent {
     if (killed) {
       throw new IOException("the agent was killed while it started");
     }
+    String opened = "the backend cannot be opened: " + ready.path("error").asText();
+    if (ready.path("away").asBoolean()) {
+      throw new IOException(opened); // it may come back
+    }
     throw new IllegalStateException(
         ready.has("error")
-            ? "the backend cannot be opened: " + ready.path("error").asText()
+            ? opened
             : python + " -m safekeeper.agent did not start, its standard error says why: is safekeeper installed for"
                 + " that interpreter? " + options.pythonSetting() + " chooses another one");
   }
