@@ -462,6 +462,35 @@ class _Play:
         del process.written[:count]
 
 
+class BusyOwner(Faulty):
+    """The store of a follower whose owner appends *meanwhile* blocks before every call of it, and cleans away all but
+    the *needed* newest."""
+
+    def __init__(self, store, journal, meanwhile, needed):
+        super().__init__(store)
+        self.journal, self.meanwhile, self.needed = journal, meanwhile, needed
+
+    def work(self):
+        for _ in range(self.meanwhile):
+            number = self.journal.next_number
+            parts = {b"%d" % (number % self.needed): b"%d" % number}
+            append(self.journal, number, parts, oldest=max(number - self.needed + 1, 1), live=min(number, self.needed))
+        self.journal._keeper.flush()
+
+    def is_right(self, follow):
+        last = follow.end.number
+        numbers = range(max(last - self.needed, 0) + 1, last + 1)
+        return follow.image.parts == {b"%d" % (number % self.needed): b"%d" % number for number in numbers}
+
+    def keys(self, group):
+        self.work()
+        return super().keys(group)
+
+    def read(self, ids):
+        self.work()
+        return super().read(ids)
+
+
 class TestFollowing:
     def test_a_follower_keeps_up_without_listing(self, store):
         faulty = Faulty(store)
@@ -548,6 +577,70 @@ class TestFollowing:
                     append(second, 2, {b"a": b"2"})
                     assert follow.receive() > 0
                     assert (follow.image.parts, follow.loads, follow.waiting) == ({b"a": b"2"}, 1, 0)
+
+    @pytest.mark.parametrize("meanwhile", [1, 3, 20])
+    @pytest.mark.parametrize("needed", [1, 4])
+    def test_a_follower_goes_on_behind_what_a_busy_owner_has_cleaned_away(self, store, meanwhile, needed):
+        with owner(store) as (journal, _):
+            busy = BusyOwner(store, journal, meanwhile, needed)
+            busy.work()
+            follow = Follow(busy, NAME)
+            for _ in range(3):
+                assert follow.poll() > 0
+                assert follow.end.number > journal.end.number - 6 * meanwhile
+                assert busy.is_right(follow)
+            busy.meanwhile = 0
+            follow.poll()
+            assert (follow.end, busy.is_right(follow)) == (journal.end, True)
+
+    def test_it_goes_on_behind_a_gap_without_listing(self, store):
+        faulty = Faulty(store)
+        with owner(store) as (journal, _):
+            busy = BusyOwner(faulty, journal, 1, 3)
+            busy.work()
+            follow = Follow(faulty, NAME)
+            follow.poll()
+            for _ in range(10):
+                busy.work()
+            listed = faulty.calls["keys"]
+            assert follow.receive(look=False) == 3
+            assert (follow.end, busy.is_right(follow)) == (journal.end, True)
+            assert faulty.calls["keys"] == listed
+
+    def test_what_has_not_come_yet_is_waited_for(self, store):
+        with owner(store) as (journal, _):
+            append(journal, 1, {b"a": b"1"})
+            follow = Follow(store, NAME)
+            follow.poll()
+            append(journal, 2, {b"b": b"2"}, live=2)
+            append(journal, 3, {b"a": b"3"}, live=2)
+            late = CheckpointId(NAME, BlockKey(journal.mark, 2).encode())
+            (value,) = store.read([late])
+            batch = Batch()
+            batch.delete(late)
+            store.write(batch)
+            assert follow.receive(look=False) == 0
+            store.write(Batch({late: value}))
+            assert follow.poll() == 2
+            assert (follow.image.parts, follow.loads) == ({b"a": b"3", b"b": b"2"}, 1)
+
+    def test_a_damaged_block_is_an_error_and_what_was_pasted_before_it_counts_once(self, store):
+        with owner(store) as (journal, _):
+            append(journal, 1, {b"a": b"1"})
+            follow = Follow(store, NAME)
+            follow.poll()
+            append(journal, 2, {b"b": b"2"}, live=2)
+            append(journal, 3, {b"c": b"3"}, live=3)
+            third = CheckpointId(NAME, journal.end.encode())
+            (value,) = store.read([third])
+            store.write(Batch({third: b"damaged"}))
+            for _ in range(2):
+                with pytest.raises(Corruption, match="not a block"):
+                    follow.poll()
+            assert follow.end.number == 2
+            store.write(Batch({third: value}))
+            follow.poll()
+            assert (follow.image.parts, follow.loads) == ({b"a": b"1", b"b": b"2", b"c": b"3"}, 1)
 
     def test_nothing_is_nothing(self, store):
         assert Follow(store, NAME).poll() == 0
