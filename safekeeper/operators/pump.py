@@ -12,7 +12,7 @@ from threading import Event as Signal
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from safekeeper.errors import QueueFull, SafekeeperError, Unavailable
+from safekeeper.errors import Corruption, QueueFull, SafekeeperError, Unavailable
 from safekeeper.journal import Journal, Outputs
 from safekeeper.keeper.backoff import Backoff
 from safekeeper.keeper.lanes import Bounds
@@ -141,9 +141,14 @@ class Pump:
         log_safely(_log.warning, text, stream, slowest, acknowledged.get(slowest, 0), outlet.last)
 
     def _fetch(self, stream: str, number: int, most: int) -> list[StreamElement]:
-        """As `Fetch`: what has left memory, from the journal."""
+        """As `Fetch`: what has left memory, from the journal. If that is damaged, the operator stops."""
         found: list[StreamElement] = []
-        for outputs in self._read_back(stream, number):
+        try:
+            read_back = self._read_back(stream, number)
+        except Corruption as error:  # a reader would ask again for ever, and nobody would know why
+            self._operator.fail(error)
+            raise
+        for outputs in read_back:
             found += [element for element in _elements(outputs) if number_of(element) > number]
             if len(found) >= most:
                 break

@@ -1,5 +1,6 @@
 """Outputs that wait for a reader over TCP leave memory, and come back from the journal when it does."""
 
+import contextlib
 import socket
 import time
 from contextlib import closing
@@ -7,7 +8,7 @@ from random import Random
 
 import pytest
 
-from safekeeper import Every, Gone
+from safekeeper import Batch, CheckpointId, Corruption, Every, Gone
 from safekeeper.journal import image
 from safekeeper.keeper.lanes import Bounds
 from safekeeper.operators import Operator
@@ -121,6 +122,20 @@ def test_what_was_spilled_is_there_after_a_restart(tmp_path, place, monkeypatch,
         closing(open_inlet(place, reader="slow", after=MANY // 2)) as slow,
     ):
         assert [element.body for element in read(slow, MANY // 2 + 100)] == expected(MANY + 100)[MANY // 2 :]
+
+
+def test_an_operator_stops_with_one_error_if_what_a_reader_wants_is_damaged_in_the_journal(tmp_path, place):
+    with contextlib.suppress(Corruption), doubler(f"log://{tmp_path}", place) as operator:
+        take(operator, 1, MANY)
+        operator.flush()
+        until(lambda: in_memory(operator) <= HOLD)
+        first = min(operator._backend.keys("doubler"))
+        operator._backend.write(Batch({CheckpointId("doubler", first): b"damaged"}))
+        with closing(open_inlet(place, reader="slow", after=0)) as slow:
+            assert slow.read(timeout=1) == []
+            until(lambda: operator._failure is not None)
+        with pytest.raises(Corruption, match="not a block of a journal"):
+            operator.flush()
 
 
 def test_outlets_that_cannot_do_with_less_get_everything_after_a_restart(tmp_path, monkeypatch):
