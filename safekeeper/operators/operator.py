@@ -47,7 +47,7 @@ from safekeeper.operators.pump import Pump
 from safekeeper.policy.capture import Capture, Changed, Lingering, PasteTurns
 from safekeeper.policy.every import Trigger
 from safekeeper.standby.door import OwnerDoor
-from safekeeper.standby.follower import Follower, OnLag, StandbyLag
+from safekeeper.standby.follower import Follower, OnLag, StandbyLag, TakeoverTurn
 from safekeeper.streams.carrier import Inlet, Outlet, Position, StreamElement
 from safekeeper.streams.registry import open_inlet, open_outlet
 
@@ -202,7 +202,11 @@ class Operator:
         self._check_guarantee(self._backend)
         self._journal = Journal(keeper, self.name, on_news=self._wake_pump)
         begun = time.monotonic()
-        image = self._journal.own(**self._about) if self._standby is None else self._wait_for_turn(stack)
+        try:
+            image = self._journal.own(**self._about) if self._standby is None else self._wait_for_turn(stack)
+        except BaseException:
+            self._journal.release()  # others need not wait for one that has ended with an error
+            raise
         stack.callback(self._journal.release)
         self._core.restore(image)
         loading = time.monotonic() - begun
@@ -219,7 +223,6 @@ class Operator:
 
     def _wait_for_turn(self, stack: ExitStack) -> Image:
         """Follow the journal until its owner is gone, and take it then."""
-        journal, host = self._journal, self._watch_place[0]
         turns = self._capture if isinstance(self._capture, PasteTurns) else None
         follower = Follower(self._backend, self.name, lease=self._lease, on_lag=self._on_lag, turns=turns)
         self._follower = follower
@@ -227,22 +230,43 @@ class Operator:
             follower.stop()
         while True:
             turn = follower.wait()
-            with ExitStack() as opened:
-                door = OwnerDoor(self._watch_place, self._lease / 3, lambda: journal.acknowledged)
-                opened.callback(door.close)
-                shown = socket.gethostname() if host in ("0.0.0.0", "::") else host
-                try:
-                    image = journal.own_after(turn.after, turn.follow, watch=f"{shown}:{door.port}", **self._about)
-                    if not turn.watched:
-                        follower.let_others_claim()
-                        journal.check()
-                except Conflict:
-                    continue  # another one was quicker, or came at the same moment: it is followed
-                door.mark = journal.mark
-                stack.push(opened.pop_all())
+            try:
+                image = self._take_over(turn, stack)
+            except Conflict:
+                continue  # another one was quicker, or came at the same moment: it is followed
+            except Unavailable as error:
+                follower.put_off(error)
+                continue
             self._follower = None
             Thread(target=follower.end, name="safekeeper-standby", daemon=True).start()  # nobody waits for that
             return image
+
+    def _take_over(self, turn: TakeoverTurn, stack: ExitStack) -> Image:
+        """Claim the journal, with a door by which this owner is watched."""
+        journal, host = self._journal, self._watch_place[0]
+        with ExitStack() as opened:
+            door = self._open_door(lambda: journal.acknowledged)
+            opened.callback(door.close)
+            shown = socket.gethostname() if host in ("0.0.0.0", "::") else host
+            image = journal.own_after(turn.after, turn.follow, watch=f"{shown}:{door.port}", **self._about)
+            if not turn.watched:
+                assert self._follower is not None
+                self._follower.let_others_claim()
+                journal.check()
+            door.mark = journal.mark
+            stack.push(opened.pop_all())
+        return image
+
+    def _open_door(self, number: Callable[[], int]) -> OwnerDoor:
+        host, port = self._watch_place
+        try:
+            return OwnerDoor((host, port), self._lease / 3, number)
+        except OSError as error:
+            if not port:
+                raise BadState(f"watch= takes an address of this host, not {host}: {error}") from error
+            text = "%s: port %d is taken, perhaps by an owner that was stopped: watched at another one: %s"
+            log_safely(_log.warning, text, self.name, port, error)
+            return OwnerDoor((host, 0), self._lease / 3, number)
 
     @property
     def lag(self) -> StandbyLag | None:

@@ -14,12 +14,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import TypeAlias
 
 from safekeeper import claims
 from safekeeper.backend import Backend, Batch, CheckpointId, Scope
 from safekeeper.claims import ClaimHolder, Mark
-from safekeeper.errors import Closed, Corruption, Unavailable
+from safekeeper.errors import Closed, Unavailable, one_line
 from safekeeper.journal.follow import Follow
 from safekeeper.journal.survey import STANDBYS, StandbyStatus
 from safekeeper.keeper.backoff import Backoff
@@ -38,7 +39,7 @@ _FLAPPING = Backoff(first=0.2, most=5.0)
 _LAST_WORDS = 0.5  # seconds
 _APART = 0.02  # seconds
 _SETTLED = 0.1  # seconds
-_AWAY = Backoff(first=0.02)
+_AWAY = Backoff(first=0.02, most=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ class Follower:
         self._current = time.monotonic()  # when nothing was missing
         self._seen: Mark | None = None
         self._changes: deque[float] = deque()  # when another owner was seen
+        self._failures = 0  # one after the other
         self._warned = False
 
     def stop(self) -> None:
@@ -103,18 +105,25 @@ class Follower:
 
     def wait(self) -> TakeoverTurn:
         """Return when the journal has no owner any more: end the claim that it had, if that still stands."""
-        failures = 0
         while True:
             self._check_ending()
             try:
                 if (turn := self._stand_by()) is not None:
                     return turn
-                failures = 0
-            except (Unavailable, Corruption) as error:  # the owner may be cleaning just now
-                failures += 1
-                if failures == 1:
-                    log_safely(_log.warning, "standby of %s: it is tried again: %s", self._name, error)
-                self._ending.wait(_AWAY.delay(failures))
+                self._failures = 0
+            except Unavailable as error:
+                self.put_off(error)
+
+    def put_off(self, error: Exception) -> None:
+        """It went wrong because of *error*: wait a while, longer each time, before it is tried again."""
+        self._ending.wait(self._failed(error))
+
+    def _failed(self, error: Exception) -> float:
+        """Tell people, once; for how many seconds to wait."""
+        self._failures += 1
+        if self._failures == 1:
+            log_safely(_log.warning, "standby of %s: it is tried again: %s", self._name, one_line(str(error)))
+        return _AWAY.delay(self._failures)
 
     def _check_ending(self) -> None:
         if self._ending.is_set():
@@ -134,27 +143,31 @@ class Follower:
 
     def _watch(self, holder: ClaimHolder, watch: OwnerWatch) -> TakeoverTurn | None:
         self._received.owner = f"{holder.about.get('host', '')} {holder.about.get('pid', holder.mark.owner)}"
-        self._take(look=True)
-        self._tell()
         if not watch.is_watched and not self._warned:
             self._warned = True
             text = "%s, which owns %s, cannot be watched: start it with standby= too"
             log_safely(_log.warning, text, holder, self._name)
         shortest, longest = self._polls
-        pause, looked = shortest, time.monotonic()
+        pause, looked = 0.0, -inf
         while not watch.gone:
             self._check_ending()
             watch.wait(pause)
-            came = self._take(look=False)
-            pause = shortest if came else min(2 * pause, longest)
-            self._measure(watch, came)
-            if time.monotonic() - looked > self._lease / 3:
-                looked = time.monotonic()
-                self._tell()
-                if not came:
-                    self._take(look=True)
-                    if self._is_replaced(holder.mark):
+            look = time.monotonic() - looked > self._lease / 3
+            looked = time.monotonic() if look else looked
+            try:
+                came = self._take(look=False)
+                if look:
+                    self._tell()
+                    came = came or self._take(look=True)
+                    if not came and self._is_replaced(holder.mark):
                         return None
+                pause = shortest if came else min(max(2 * pause, shortest), longest)
+                self._failures = 0
+            except Closed:
+                raise
+            except Exception as error:  # whatever it is, the owner is watched, and replaced when it is gone
+                came, pause = 0, min(self._failed(error), self._lease / 3)
+            self._measure(watch, came)
         self._calm_down()
         if watch.watching > 1:  # of two that claim at the same moment one would stop for nothing
             self._ending.wait(random.uniform(0, _APART * watch.watching))  # noqa: S311
@@ -186,7 +199,10 @@ class Follower:
         lag = StandbyLag(behind, now - self._current, self.follow.waiting)
         if came or lag != self.lag:
             self.lag = lag
-            self._on_lag(lag)
+            try:
+                self._on_lag(lag)
+            except Exception as error:
+                log_safely(_log.warning, "standby of %s: on_lag= has raised %r", self._name, error)
 
     def _tell(self) -> None:
         """Say that there is a standby, for people. The first write also makes the store ready for a takeover."""

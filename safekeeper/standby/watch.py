@@ -12,7 +12,9 @@ from typing import Any
 from safekeeper.claims import Mark
 
 _CONNECT = 0.5  # seconds; also within the lease
+_AGAIN = 6  # times in a lease it is tried to connect, while the host says nothing
 _LONGEST_LINE = 4096
+_LONGEST_NUMBER = 19  # digits
 
 
 class OwnerWatch:
@@ -28,30 +30,37 @@ class OwnerWatch:
         self.is_watched = True
         """Whether the owner has a door at all."""
         self._mark, self._lease = mark, lease
-        self._heard = time.monotonic()
+        self._heard = self._tried = time.monotonic()
         self._said = b""
         self._connection: socket.socket | None = None
         host, _, port = str(about.get("watch", "")).rpartition(":")
-        if not host or not port.isdecimal():
-            self.is_watched = False
-            return
-        self._connect(host, int(port))
+        self._place = host.strip("[]"), int(port) if _is_number(port) else 0
+        self.is_watched = bool(host) and 0 < self._place[1] <= 65535
+        if self.is_watched:
+            self._connect()
 
-    def _connect(self, host: str, port: int) -> None:
+    def _connect(self) -> None:
+        self._tried = time.monotonic()
+        left = max(self._lease - (self._tried - self._heard), 0.01)
         try:
-            self._connection = socket.create_connection((host.strip("[]"), port), timeout=min(_CONNECT, self._lease))
+            self._connection = socket.create_connection(self._place, timeout=min(_CONNECT, left))
             self._connection.setblocking(False)
         except ConnectionRefusedError:  # its host says that nobody is there
             self.gone = True
-        except OSError:  # its host says nothing: it counts as silent
+        except (OSError, ValueError):  # its host says nothing, or there is none of that name: it counts as silent
             pass
 
     def wait(self, seconds: float) -> None:
         """Return when the owner said something or is gone, after *seconds* at the latest."""
-        if self._connection is None:
+        if self._connection is not None:
+            poll = select.poll()  # `select` knows no more than 1024 files
+            poll.register(self._connection, select.POLLIN)
+            if poll.poll(1e3 * seconds):
+                self._hear()
+        else:
             time.sleep(seconds)
-        elif select.select([self._connection], [], [], seconds)[0]:
-            self._hear()
+            if self.is_watched and time.monotonic() - self._tried > self._lease / _AGAIN:
+                self._connect()
         if time.monotonic() - self._heard > self._lease:
             self.gone = self.gone or self.is_watched
 
@@ -74,7 +83,7 @@ class OwnerWatch:
 
     def _understand(self, line: bytes) -> None:
         words = line.decode("ascii", "replace").split()
-        if len(words) != 4 or words[0] != "safekeeper" or not (words[2].isdecimal() and words[3].isdecimal()):
+        if len(words) != 4 or words[0] != "safekeeper" or not (_is_number(words[2]) and _is_number(words[3])):
             self.gone = True  # another program listens there now
         elif words[1] == f"{self._mark.epoch}_{self._mark.owner}":
             self._heard = time.monotonic()
@@ -87,3 +96,8 @@ class OwnerWatch:
         if self._connection is not None:
             with suppress(OSError):
                 self._connection.close()
+
+
+def _is_number(text: str) -> bool:
+    """Whether *text* is a number as an owner writes it: `int` raises for one of thousands of digits."""
+    return text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER

@@ -1,9 +1,11 @@
 """A standby follows a journal, and takes over when its owner is gone; a wrong guess is harmless."""
 
 import asyncio
+import fcntl
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -19,15 +21,17 @@ import pytest
 from typer.testing import CliRunner
 
 import safekeeper
-from safekeeper import Closed, Conflict, claims, cli
+from safekeeper import Batch, CheckpointId, Closed, Conflict, Corruption, Every, claims, cli
+from safekeeper.backends.memory import MemoryBackend
 from safekeeper.bench.lab.shaped_network import ShapedNetwork
 from safekeeper.bench.studies import takeover
 from safekeeper.claims import Mark
 from safekeeper.operators import Operator
 from safekeeper.policy import IdleCapture
 from safekeeper.policy.minmax import CaptureUnit, RootRule, WaitingPaste
-from safekeeper.standby import Follower, OwnerDoor, OwnerWatch, follower
+from safekeeper.standby import Follower, OwnerDoor, OwnerWatch, ReceivedBlocks, follower
 from safekeeper.streams import StreamElement, open_inlet, open_outlet
+from safekeeper.testing import Faulty
 from safekeeper.testing.peer import PATIENCE
 from safekeeper.testing.proxy import Proxy
 
@@ -407,6 +411,191 @@ def test_who_sees_owners_come_and_go_waits_longer(url, monkeypatch):
         time.sleep(0.001)
         waiting._calm_down()
         assert len(waited) == 1
+
+
+@pytest.mark.parametrize("damage", ["bytes", "gone"])
+@pytest.mark.parametrize("standby", ["warm", None])
+def test_a_damaged_journal_is_one_clear_error_and_nobody_waits_for_it(url, damage, standby):
+    with Operator("counter", url, capture=Every(events=1)) as owner:
+        for number in range(1, 20):
+            with owner.event("in", number) as event:
+                event.part(b"%d" % number, int).state = number
+            owner.flush()
+    with safekeeper.open(url) as store:
+        third = CheckpointId("counter", sorted(store.keys("counter"))[2])
+        batch = Batch()
+        batch.delete(third)
+        store.write(Batch({third: b"damaged"}) if damage == "bytes" else batch)
+        claims.take(store, "counter", watch=f"127.0.0.1:{takeover._free_port()}")  # of one that was killed
+    started = Waiting(counter(url, standby=standby))
+    until(lambda: started.error is not None)
+    assert isinstance(started.error, Corruption)
+    assert "\n" not in str(started.error)
+    assert re.search("these bytes are not a block" if damage == "bytes" else "block 3 is missing", str(started.error))
+
+
+def read_some(connection):
+    try:
+        return connection.recv(1 << 20)
+    except BlockingIOError:
+        return b""
+
+
+class TestTrouble:
+    """Whatever goes wrong while a standby follows, it goes on watching, and takes over."""
+
+    @pytest.fixture
+    def store(self):
+        with MemoryBackend() as store:
+            yield store
+
+    def follows(self, store, faulty, **settings):
+        owner = counter(store).__enter__()
+        count(owner, [1])
+        owner.flush()
+        standby = Waiting(counter(faulty, **settings))
+        standby.follows()
+        return owner, standby
+
+    def takes_over(self, owner, standby, numbers):
+        count(owner, numbers)
+        owner.__exit__(None, None, None)
+        until(lambda: standby.entered.is_set() or standby.error is not None)
+        assert standby.error is None
+        assert standby.operator.look(b"k") == numbers[-1]
+        standby.end()
+
+    @pytest.mark.parametrize("method", ["read", "keys", "write"])
+    def test_its_store_is_away_when_it_takes_over(self, store, method, caplog):
+        faulty = Faulty(store)
+        owner, standby = self.follows(store, faulty)
+        count(owner, [2])
+        owner.flush()
+        until(lambda: image(standby).at.events == 2)
+        faulty.fail(method, times=7)
+        self.takes_over(owner, standby, [3])
+        assert caplog.text.count("it is tried again") <= 3
+
+    def test_its_store_is_away_while_it_follows(self, store, caplog):
+        faulty = Faulty(store)
+        owner, standby = self.follows(store, faulty)
+        faulty.fail("read", times=10)
+        faulty.fail("keys", times=3)
+        count(owner, [2, 3])
+        owner.flush()
+        until(lambda: image(standby).at.events == 3)
+        assert not standby.entered.is_set()
+        assert "it is tried again: " in caplog.text
+        self.takes_over(owner, standby, [4, 5, 6])
+
+    def test_a_callback_raises(self, store, caplog):
+        def on_lag(lag):
+            raise RuntimeError("no such gauge")
+
+        owner, standby = self.follows(store, store, on_lag=on_lag)
+        self.takes_over(owner, standby, [2, 3])
+        assert "on_lag= has raised RuntimeError('no such gauge')" in caplog.text
+
+    def test_something_raises_that_nobody_thought_of(self, store, caplog, monkeypatch):
+        receive, broken = ReceivedBlocks.receive, threading.Event()
+
+        def received(self, *, look):
+            if broken.is_set():
+                raise RuntimeError("nobody thought of it")
+            return receive(self, look=look)
+
+        monkeypatch.setattr(ReceivedBlocks, "receive", received)
+        owner, standby = self.follows(store, store)
+        broken.set()
+        until(lambda: "nobody thought of it" in caplog.text)
+        self.takes_over(owner, standby, [2, 3])
+
+    def test_its_port_is_taken(self, store, caplog):
+        with closing(socket.create_server(("127.0.0.1", 0))) as other:
+            owner, standby = self.follows(store, store, watch=f"127.0.0.1:{other.getsockname()[1]}")
+            self.takes_over(owner, standby, [2])
+        assert "is taken, perhaps by an owner that was stopped" in caplog.text
+
+    def test_another_program_says_a_number_that_is_too_long(self):
+        with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+            watch = OwnerWatch(Mark(1, "ab" * 8), {"watch": f"127.0.0.1:{listener.getsockname()[1]}"}, 60.0)
+            connection, _ = listener.accept()
+            with closing(watch), connection:
+                connection.sendall(b"safekeeper 1_%b %b 0\n" % (b"ab" * 8, b"9" * 5000))
+                until(lambda: watch.wait(0.01) or watch.gone)
+
+    @pytest.mark.parametrize("place", ["no.such.host.%s:1" % ("x" * 70), "127.0.0.1:99999", "127.0.0.1:\u0663"])
+    def test_an_address_that_makes_no_sense_counts_as_silent(self, place):
+        with closing(OwnerWatch(Mark(1, "ab" * 8), {"watch": place}, 0.05)) as watch:
+            until(lambda: watch.wait(0.01) or watch.gone or not watch.is_watched)
+
+    def test_a_connection_that_cannot_be_made_is_tried_again(self, monkeypatch):
+        connect, failures = socket.create_connection, iter([OSError(24, "Too many open files")] * 3)
+
+        def connected(*args, **settings):
+            for error in failures:
+                raise error
+            return connect(*args, **settings)
+
+        monkeypatch.setattr(socket, "create_connection", connected)
+        with closing(OwnerDoor(("127.0.0.1", 0), 0.05)) as door:
+            door.mark = Mark(1, "ab" * 8)
+            with closing(OwnerWatch(door.mark, {"watch": f"127.0.0.1:{door.port}"}, 3.0)) as watch:
+                until(lambda: watch.wait(0.05) or watch.watching == 1 or watch.gone)
+                assert not watch.gone
+
+    def test_a_process_with_thousands_of_connections_watches(self, monkeypatch):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+        connect = socket.create_connection
+
+        def high(*args, **settings):
+            with connect(*args, **settings) as connection:
+                return socket.socket(fileno=fcntl.fcntl(connection, fcntl.F_DUPFD, 3000))
+
+        monkeypatch.setattr(socket, "create_connection", high)
+        try:
+            with closing(OwnerDoor(("127.0.0.1", 0), 0.05)) as door:
+                door.mark = Mark(1, "ab" * 8)
+                with closing(OwnerWatch(door.mark, {"watch": f"127.0.0.1:{door.port}"}, 60.0)) as watch:
+                    until(lambda: watch.wait(0.05) or watch.watching == 1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    def test_a_door_goes_on_when_its_owner_cannot_say_how_far_it_is(self, caplog):
+        numbers = iter([RuntimeError("not now")] * 3)
+
+        def number():
+            for error in numbers:
+                raise error
+            return 17
+
+        with closing(OwnerDoor(("127.0.0.1", 0), 0.05, number)) as door:
+            door.mark = Mark(1, "ab" * 8)
+            with closing(OwnerWatch(door.mark, {"watch": f"127.0.0.1:{door.port}"}, 60.0)) as watch:
+                until(lambda: watch.wait(0.05) or watch.number == 17)
+        assert "who watches this owner may not hear of it: RuntimeError('not now')" in caplog.text
+
+    def test_a_watcher_that_was_stopped_for_long_gets_whole_lines(self):
+        with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+            theirs = socket.create_connection(listener.getsockname())
+            ours, _ = listener.accept()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        ours.setblocking(False)
+        with closing(OwnerDoor(("127.0.0.1", 0), 60.0, lambda: 17)) as door, theirs:
+            door._watchers.append(ours)
+            lines = b""
+            for _ in range(3):
+                for _ in range(100_000):
+                    door._tell(door._watchers)
+                    if door._unsent:
+                        break
+                theirs.setblocking(False)
+                while len(data := read_some(theirs)):
+                    lines += data
+                door._tell(door._watchers)
+            lines += read_some(theirs)
+        assert set(lines.splitlines(keepends=True)) == {b"safekeeper 0_ 17 1\n"}
 
 
 @pytest.mark.parametrize("settings", ({"standby": "hot"}, {"lease": 0}, {"watch": "7000"}, {"watch": "a:99999"}))
