@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import zlib
 from collections import deque
 from collections.abc import Iterator
@@ -26,8 +27,10 @@ from typing import Any, Literal, Self, TypeAlias
 
 from safekeeper import Conflict, Every, SafeKeeper
 from safekeeper.journal import Block, Journal
+from safekeeper.keeper.lanes import Bounds
 from safekeeper.operators import Operator, pump
 from safekeeper.operators.core import Core
+from safekeeper.operators.outputs import Emitted
 from safekeeper.policy import Capture, EveryWhole, Sweep, Together, Trigger
 from safekeeper.streams import StreamElement, open_inlet, open_outlet
 
@@ -38,7 +41,19 @@ STATE = 20
 """Elements that an operator keeps."""
 ELEMENT_BYTES = 100
 PATIENCE = 120.0
+HOLD = 60
+"""Outputs that an operator keeps in memory, where they are to be spilled."""
+SELDOM = 300
+"""Elements after which the sink acknowledges, where outputs are to be spilled."""
+LEASE = 2.0
 Arm: TypeAlias = Literal["together", "individual", "sweep", "sweep changes"]
+Form: TypeAlias = Literal["plain", "spilling", "standbys"]
+"""plain: whoever is killed is started again. spilling: more outputs wait than fit into memory. standbys: each process
+runs twice, and the second one takes over."""
+
+
+ADDRESSES: dict[Form, int] = {"plain": 2, "spilling": 2, "standbys": 5}
+"""At so many each process may listen: of two that are there, and those that were replaced and do not know it yet."""
 
 
 def first(number: int) -> bytes:
@@ -82,7 +97,7 @@ class Counted:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal may come while it is held
         self.reset()
-        append, capture = Journal.append, Core.capture
+        append, capture, spill = Journal.append, Core.capture, Emitted.spill
 
         def timed(core: Core, number: int, *, now: bool = False) -> Block | None:
             begun = time.perf_counter()
@@ -105,19 +120,26 @@ class Counted:
                 self.captures.append((journal.name, round(begun_at, 4), elements))
             return append(journal, block)
 
+        def spilled(emitted: Emitted, *args: int) -> int:
+            before, upto = emitted.spilled.last, spill(emitted, *args)
+            with self._lock:
+                self.spilled += upto > before
+            return upto
+
+        setattr(Emitted, "spill", spilled)  # noqa: B010
         setattr(Core, "capture", timed)  # noqa: B010 - what operators do is measured from outside
         setattr(Journal, "append", counted)  # noqa: B010
 
     def reset(self) -> None:
         """Count from now on."""
         with self._lock:
-            self.blocks = self.nbytes = self.elements = 0
+            self.blocks = self.nbytes = self.elements = self.spilled = 0
             self.seconds = 0.0
             self.captures: list[tuple[str, float, int]] = []
             """Of each block: whose it is, when it was captured by a clock that all processes have, its elements."""
 
     def __str__(self) -> str:
-        return json.dumps([self.blocks, self.nbytes, self.elements, self.seconds, self.captures])
+        return json.dumps([self.blocks, self.nbytes, self.elements, self.seconds, self.spilled, self.captures])
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +150,13 @@ class ChainCounts:
     nbytes: int
     elements: int
     seconds: float
+    spilled: int
+    """How often outputs have left memory."""
     captures: list[tuple[str, float, int]]
     """As in `Counted`, of all operators in the order of time."""
 
 
-def work(folder: str, process: int, streams: list[str], arm: Arm, interval: float) -> None:
+def work(folder: str, process: int, streams: list[str], arm: Arm, interval: float, form: Form) -> None:
     """Be one of the processes, until it is killed or replaced."""
     pump._CHECK = 0.2  # one that was replaced and gets nothing need not take five seconds to notice
     counted = Counted()
@@ -140,14 +164,19 @@ def work(folder: str, process: int, streams: list[str], arm: Arm, interval: floa
     signal.signal(signal.SIGUSR1, lambda *_: counted.reset())
     with SafeKeeper(f"log://{folder}/{process}", serializer=None) as keeper:
         own = range(process * 2, process * 2 + 2)
-        threads = [threading.Thread(target=_operate, args=(keeper, n, streams, arm, interval)) for n in own]
+        threads = [threading.Thread(target=_operate, args=(keeper, n, streams, arm, interval, form)) for n in own]
         for thread in threads:
             thread.start()
         while all(thread.is_alive() for thread in threads):
             time.sleep(0.05)
 
 
-def _operate(keeper: SafeKeeper, number: int, streams: list[str], arm: Arm, interval: float) -> None:
+def _operate(keeper: SafeKeeper, number: int, streams: list[str], arm: Arm, interval: float, form: Form) -> None:
+    settings: dict[str, Any] = {}
+    if form == "spilling":
+        settings["hold"] = Bounds(HOLD)
+    if form == "standbys":
+        settings |= {"standby": "warm", "lease": LEASE}
     try:
         with Operator(
             *(f"o{number}", keeper),
@@ -158,12 +187,16 @@ def _operate(keeper: SafeKeeper, number: int, streams: list[str], arm: Arm, inte
             release="at-once",
             capture=capture_of(arm, interval, number + 1 == OPERATORS),
             want="precise",
+            **settings,
         ) as operator:
             for event in operator:
                 part = operator.part(b"state", list)
                 operator.emit("out", advance(part.state, event.body))
     except Conflict:
         os._exit(REPLACED)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
 
 
 def zygote(settings: dict[str, Any]) -> None:
@@ -183,20 +216,23 @@ def zygote(settings: dict[str, Any]) -> None:
 
 
 class OperatorChain:
-    """The chain, its source and its sink. Each process listens at one of two addresses: a stopped one keeps its own."""
+    """The chain, its source and its sink. Each process listens at one of several addresses: a stopped one keeps its
+    own."""
 
-    def __init__(self, folder: str, rate: float, arm: Arm = "sweep changes", interval: float = 0.1) -> None:
+    def __init__(
+        self, folder: str, rate: float, arm: Arm = "sweep changes", interval: float = 0.1, form: Form = "plain"
+    ) -> None:
         streams = [f"tcp://127.0.0.1:{free_port()}/s0"]
         for _ in range(PROCESSES):
-            at = f"127.0.0.1:{free_port()},127.0.0.1:{free_port()}"
+            at = ",".join(f"127.0.0.1:{free_port()}" for _ in range(ADDRESSES[form]))
             streams += [f"tcp://{at}/s{len(streams)}?beat=0.2", f"tcp://{at}/s{len(streams) + 1}?beat=0.2"]
-        settings = {"folder": folder, "streams": streams, "arm": arm, "interval": interval}
+        settings = {"folder": folder, "streams": streams, "arm": arm, "interval": interval, "form": form}
         self._zygote = subprocess.Popen(
             [sys.executable, "-m", "safekeeper.bench.lab.pipeline", json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        self._streams, self._rate = streams, rate
+        self._streams, self._rate, self._form = streams, rate, form
         self._heard: deque[tuple[int, str]] = deque()
         self._rest = b""
         self._ending = threading.Event()
@@ -206,7 +242,9 @@ class OperatorChain:
         self._expected = expected()
         self._came = threading.Condition()
         self.running: dict[int, int] = {}
-        """The process id of each process of the chain."""
+        """The process id of each process of the chain; of two, that which was started first."""
+        self.standbys: dict[int, int] = {}
+        """That of the other one."""
         self._threads = [threading.Thread(target=call, daemon=True) for call in (self._send, self._read)]
 
     def __enter__(self) -> Self:
@@ -214,13 +252,15 @@ class OperatorChain:
         self._inlet = open_inlet(self._streams[-1], reader="sink", after=0)
         for process in range(PROCESSES):
             self.start(process)
+            if self._form == "standbys":
+                self.stand_by(process)
         for thread in self._threads:
             thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ending.set()
-        for pid in self.running.values():
+        for pid in (*self.running.values(), *self.standbys.values()):
             os.kill(pid, signal.SIGKILL)
         assert self._zygote.stdin is not None
         assert self._zygote.stdout is not None
@@ -245,6 +285,7 @@ class OperatorChain:
             self.sent = max(upto, self.sent)
 
     def _read(self) -> None:
+        acknowledged = 0
         while not self._ending.is_set():
             elements = self._inlet.read(timeout=0.1)
             if not elements:
@@ -255,13 +296,36 @@ class OperatorChain:
                         self.wrong.append(element)
                     self.seen += 1
                 self._came.notify_all()
-            self._inlet.acknowledge(elements[-1].number)
+            acknowledged = self._acknowledge(self.seen, acknowledged)
+
+    def _acknowledge(self, number: int, before: int) -> int:
+        """Say that the sink has everything up to *number*; up to where it has said so."""
+        if self._form == "spilling" and self.sending and number - before < SELDOM:
+            return before
+        self._inlet.acknowledge(number)
+        return number
 
     def start(self, process: int) -> int:
         """Start a process of the chain, whether or not there is one; its id."""
         pid, _ = self._ask(f"start {process}", "started")
         self.running[process] = pid
         return pid
+
+    def stand_by(self, process: int) -> None:
+        """Start the standby of a process of the chain."""
+        self.standbys[process], _ = self._ask(f"start {process}", "started")
+
+    def look_after(self) -> None:
+        """Start what has ended again, as whatever runs a program does: an owner that was replaced, also for nothing,
+        since the machine was too busy to hear of it in time."""
+        for process in range(PROCESSES if self._form == "standbys" else 0):
+            if _has_ended(self.running[process]):
+                self.ended(self.running[process])
+                self.running[process] = self.standbys[process]
+                self.stand_by(process)
+            if _has_ended(self.standbys[process]):
+                self.ended(self.standbys[process])
+                self.stand_by(process)
 
     def ended(self, pid: int) -> int:
         """How a process has ended, when it has."""
@@ -280,9 +344,9 @@ class OperatorChain:
             os.kill(pid, signal.SIGTERM)
             found.append(json.loads(self._hear("[", pid)[1]))
             self.ended(pid)
-        blocks, nbytes, elements, seconds, captures = zip(*found, strict=True)
+        blocks, nbytes, elements, seconds, spilled, captures = zip(*found, strict=True)
         moments = sorted((tuple(moment) for some in captures for moment in some), key=lambda moment: moment[1])
-        return ChainCounts(sum(blocks), sum(nbytes), sum(elements), sum(seconds), moments)
+        return ChainCounts(sum(blocks), sum(nbytes), sum(elements), sum(seconds), sum(spilled), moments)
 
     def _ask(self, line: str, answer: str, pid: int | None = None) -> tuple[int, str]:
         assert self._zygote.stdin is not None
@@ -306,8 +370,14 @@ class OperatorChain:
 
     def wait_for(self, count: int) -> None:
         """Wait until the sink has so many elements, all of them right."""
-        with self._came:
-            if not self._came.wait_for(lambda: self.seen >= count or bool(self.wrong), PATIENCE):
+        give_up, before = time.monotonic() + PATIENCE, self.seen
+        while self.seen < count and not self.wrong:
+            with self._came:
+                self._came.wait_for(lambda: self.seen >= count or bool(self.wrong), 0.5)
+            self.look_after()
+            if self.seen > before:  # PATIENCE is for one that is stuck, not for a machine that is busy
+                give_up, before = time.monotonic() + PATIENCE, self.seen
+            if time.monotonic() > give_up:
                 raise TimeoutError(f"the sink has {self.seen} of {count} elements")
         assert not self.wrong, f"not what a run without a failure gives: {self.wrong[:2]}"
 
@@ -316,6 +386,12 @@ class OperatorChain:
         self.sending = False
         time.sleep(0.01)
         self.wait_for(self.sent)
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a process of the zygote's has ended, and was not waited for."""
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "Z"
 
 
 def free_port() -> int:
