@@ -24,6 +24,7 @@ from safekeeper.errors import BadState
 from safekeeper.journal.block import CHECK, CLOSE, DELTA, MOVED, OPEN, Block, Moment, Outputs
 from safekeeper.journal.extent import JournalExtent
 from safekeeper.journal.image import Image
+from safekeeper.keeper.metrics import Histogram
 from safekeeper.keeper.serializers import Serializer
 from safekeeper.operators.changes import PieceWriter, has_changes, is_pieces
 from safekeeper.operators.outputs import Emitted
@@ -72,6 +73,8 @@ class Core:
         self.opening = 0.0
         """How many seconds it took to open everything, besides loading."""
         self.event_seconds = self.capture_seconds = 0.0
+        self.captures = Histogram()
+        """How much processor time each capture took."""
         self.replay: EventReplay | None = None
         """While events are replayed after a recovery."""
         self._capture, self._fuzzy = capture, capture.fuzzy
@@ -343,7 +346,9 @@ class Core:
             return None
         begun = time.thread_time()
         block = self._capture_block(number, what)
-        self.capture_seconds = _smooth(self.capture_seconds, time.thread_time() - begun)
+        spent = time.thread_time() - begun
+        self.capture_seconds = _smooth(self.capture_seconds, spent)
+        self.captures.record(spent)
         return block
 
     def _capture_block(self, number: int, what: What) -> Block:

@@ -43,6 +43,7 @@ from safekeeper.operators.core import Core
 from safekeeper.operators.event import Event
 from safekeeper.operators.feed import Feed
 from safekeeper.operators.guarantee import Kind, Recovery, Release, guarantee
+from safekeeper.operators.metrics import OperatorMetrics
 from safekeeper.operators.pump import Pump
 from safekeeper.policy.capture import Capture, Changed, Lingering, PasteTurns
 from safekeeper.policy.every import Trigger
@@ -65,6 +66,7 @@ _SAMPLED = 31  # events, a power of two less one: one in so many is measured
 _MEASURABLE = 10_000  # records, from which on loading says how quick it is
 _REMEMBERED = 0.99  # of what was measured until the last block
 _REPLAY_COST = 2.0  # to replay an event takes about so much more than to take it
+_LONG_EVENT = 0.1  # seconds, for which who asks for numbers waits for the event under way
 _LOOK = 1.0  # seconds until somebody who waits looks again, whatever was missed
 
 
@@ -141,6 +143,8 @@ class Operator:
         self._standby, self._lease, self._on_lag = standby, lease, on_lag
         self._watch_place = _host_and_port(watch)
         self._follower: Follower | None = None
+        self._door: OwnerDoor | None = None
+        self._counted = OperatorMetrics()
         self._kind, self._release, self._want = kind, release, want
         self._capture = _capture(capture)
         self._in_flight = 1 if getattr(self._capture, "one_at_a_time", False) else _IN_FLIGHT
@@ -254,6 +258,7 @@ class Operator:
                 self._follower.let_others_claim()
                 journal.check()
             door.mark = journal.mark
+            self._door = door
             stack.push(opened.pop_all())
         return image
 
@@ -401,9 +406,46 @@ class Operator:
 
     @property
     def expected_recovery(self) -> float:
-        """How many seconds a recovery would take now, by the rates that were measured here."""
+        """How many seconds a recovery would take now, by the rates that were measured here; of a standby, a takeover.
+        Any thread may ask; during a long event it is that of before the event."""
+        return self.metrics().expected_recovery_seconds
+
+    def metrics(self) -> OperatorMetrics:
+        """A copy of all numbers. Any thread may ask; during a long event some are those of before the event."""
+        follower = self._follower
+        if follower is not None:
+            return _followed(follower)
+        if self._state == "new" or not hasattr(self, "_pump"):
+            return OperatorMetrics()
+        mine = self._begun and self._event_thread == get_ident()
+        if mine or self._lock.acquire(timeout=_LONG_EVENT):
+            try:
+                self._counted = self._count()
+            finally:
+                if not mine:
+                    self._lock.release()
+        now = self._counted.copy()
+        now.owns = int(self._state == "open" and self._failure is None)
+        now.standbys = 0 if self._door is None else self._door.watching
+        now.blocks_in_flight = self._journal.in_flight
+        return now
+
+    def _count(self) -> OperatorMetrics:
         core = self._core
-        return core.opening + core.records / core.load_rate + core.replayed / core.replay_rate
+        return OperatorMetrics(
+            events=core.events,
+            outputs=sum(emitted.number + len(emitted.bodies) for emitted in core.streams.values()),
+            acknowledged_outputs=core.trimmed,
+            blocks=self._journal.next_number - 1,
+            capture=core.captures.copy(),
+            parts=core.live,
+            records=core.records,
+            replay_events=core.replayed,
+            unsaved_events=core.unsaved,
+            held_outputs=core.held,
+            held_output_bytes=core.held_bytes,
+            expected_recovery_seconds=core.opening + core.records / core.load_rate + core.replayed / core.replay_rate,
+        )
 
     # Events by the author's own loop
 
@@ -684,6 +726,27 @@ class Operator:
     def ring(self) -> None:
         """Let whoever waits look again; for the pump."""
         self._ring()
+
+
+def _followed(follower: Follower) -> OperatorMetrics:
+    """What a standby knows of its operator."""
+    follow, lag = follower.follow, follower.lag
+    image, last = follow.image, follow.image.last
+    return OperatorMetrics(
+        events=image.at.events,
+        outputs=0 if last is None else sum(last.numbers.values()),
+        acknowledged_outputs=0 if last is None else sum(last.floor.values()),
+        blocks=image.number,
+        parts=len(image.parts),
+        records=image.extent.records,
+        replay_events=0 if last is None else last.at.events - last.replay.events,
+        expected_recovery_seconds=follower.expected_recovery(),
+        stands_by=1,
+        standby_lag_blocks=lag.blocks,
+        standby_lag_seconds=lag.seconds,
+        standby_waiting_blocks=lag.waiting,
+        standby_loads=follow.loads,
+    )
 
 
 def _host_and_port(text: str) -> tuple[str, int]:

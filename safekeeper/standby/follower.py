@@ -223,6 +223,14 @@ class Follower:
                 batch.delete(CheckpointId(self._id.group, key))
             self._store.write(batch)
 
+    def expected_recovery(self) -> float:
+        """How many seconds a takeover would take until this standby is where its owner is."""
+        last = self.follow.image.last
+        replay = 0.0
+        if last is not None and last.rates[1] > 0:
+            replay = (last.at.events - last.replay.events) / last.rates[1]
+        return self._received.recovery + replay
+
     def _count(self, mark: Mark) -> None:
         if self._seen is not None and mark != self._seen:
             self._changes.append(time.monotonic())
