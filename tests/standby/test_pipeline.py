@@ -20,6 +20,7 @@ FORMS = get_args(Form)
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
 RUNS = {"plain": 200, "spilling": 200, "standbys": 200} if LONG else {"plain": 20, "spilling": 8, "standbys": 8}
 RATE = 200
+pytestmark = pytest.mark.timeout(0 if LONG else 900)  # whoever is stuck is found by the patience of the chain
 
 
 @pytest.fixture(scope="module", params=FORMS)

@@ -36,6 +36,7 @@ from safekeeper.testing.peer import PATIENCE
 from safekeeper.testing.proxy import Proxy
 
 LONG = os.environ.get("SAFEKEEPER_TEST_LEVEL") == "long"
+pytestmark = pytest.mark.timeout(0) if LONG else []
 
 
 def until(check):
