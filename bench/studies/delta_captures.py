@@ -73,10 +73,32 @@ def measure(interval: float, keys: int, per_second: float, captures: int, seed: 
     return DeltaCost(interval, *counts, *map(min, times))
 
 
+def counted_bytes(state: Windows) -> int:
+    """How many bytes a capture of *state* has to have in msgpack: new windows with number, time and summary, updated
+    ones with number and summary, in five columns and three lists around them."""
+    new, updated, below = list(state._new), list(state._updated), state._below
+    summaries = {number: state._windows[number][1] for number in (*new, *updated)}
+    columns = 3 * _head(len(new)) + 2 * _head(len(updated)) + 3 + (1 if below is None else _int(below))
+    return columns + 9 * len(new) + sum(_int(number) + _int(summary) for number, summary in summaries.items())
+
+
+def _int(value: int) -> int:
+    """Bytes of an int that is not negative, or a bit below 0."""
+    if value < 0:
+        return 1 if value >= -32 else 2
+    return next(size for size, most in ((1, 1 << 7), (2, 1 << 8), (3, 1 << 16), (5, 1 << 32)) if value < most)
+
+
+def _head(count: int) -> int:
+    """Bytes of the head of a list."""
+    return 1 if count < 16 else 3
+
+
 def capture_and_paste(states: list[Windows], copies: list[Windows]) -> tuple[float, ...]:
     """Capture *states* and paste that into *copies*: new and updated windows, bytes, and seconds for both and for a
     capture of everything."""
     new, updated = (sum(column) for column in zip(*(state.dirty for state in states), strict=True))
+    counted = sum(map(counted_bytes, states))
     begun = time.process_time()
     data = [_MSGPACK.dumps(state.changes()) for state in states]
     captured = time.process_time()
@@ -88,7 +110,9 @@ def capture_and_paste(states: list[Windows], copies: list[Windows]) -> tuple[flo
     whole = time.process_time() - pasted
     if [copy.open() for copy in copies] != [state.open() for state in states]:
         raise AssertionError("what was pasted is not what was captured")
-    return new, updated, sum(map(len, data)), captured - begun, pasted - captured, whole
+    if counted != (nbytes := sum(map(len, data))):
+        raise AssertionError(f"a capture has {nbytes} bytes, of {new} new and {updated} updated windows: not {counted}")
+    return new, updated, nbytes, captured - begun, pasted - captured, whole
 
 
 def fit(costs: list[DeltaCost], times: list[float]) -> tuple[float, float, float]:
@@ -112,6 +136,8 @@ def study(costs: list[DeltaCost]) -> Iterator[Goal]:
             f"{cost.interval:8g}  {cost.new:11,.0f}  {cost.updated:7,.0f}  {cost.nbytes:7,.0f}"
             f"  {1e3 * cost.capture:.2f}  {1e3 * cost.paste:.2f}  {1e3 * cost.whole:.2f}"
         )
+    text = f"bytes of all captures exactly as counted: {sum(cost.nbytes for cost in costs):,.0f}"
+    yield Goal(f"{text} in the medians", True)  # else `capture_and_paste` has raised
     for name, times in (("capture", [c.capture for c in costs]), ("paste", [c.paste for c in costs])):
         new, updated, line = fit(costs, times)
         text = f"{name}: {1e6 * new:.2f} us a new window, {1e6 * updated:.2f} an updated one"

@@ -6,6 +6,7 @@ import pytest
 
 from safekeeper import BadState, Corruption
 from safekeeper.backends.memory import MemoryBackend
+from safekeeper.bench.studies import delta_captures
 from safekeeper.journal import Block, Follow, Image
 from safekeeper.keeper.serializers import serializer_named
 from safekeeper.operators import Buffer, Operator, Window, Windows
@@ -96,6 +97,22 @@ class TestWindows:
         assert state.add(5) == 2  # of five
         assert state.add(-3) == 0
         assert state.close(10) == []
+
+    @pytest.mark.parametrize("new", [0, 1, 5])
+    @pytest.mark.parametrize("updated", [0, 1, 5])
+    def test_a_capture_has_exactly_the_bytes_of_its_new_and_its_updated_windows(self, new, updated):
+        state, copy = Windows(1, 1, count), Windows(1, 1, count)
+        for number in range(10):
+            state.add(number + 0.5)
+        copy.paste(copied(state.changes()))
+        for number in (*range(updated), *range(10, 10 + new)):
+            state.add(number + 0.5)
+        assert state.dirty == (new, updated)
+        assert delta_captures.counted_bytes(state) == 9 + 11 * new + 2 * updated
+        captured = MSGPACK.dumps(state.changes())
+        assert len(captured) == 9 + 11 * new + 2 * updated
+        copy.paste(MSGPACK.loads(captured))
+        assert copy.open() == state.open()
 
     def test_a_capture_has_new_windows_whole_and_of_others_the_summary(self):
         state = Windows(10, 10, count)
