@@ -8,6 +8,10 @@ sweep changes (ours: the parts that have changed). All elements are checked at t
 state, 20 elements, and the outputs that its reader has not acknowledged and that no block before it has. So a swept one
 has to have the state and what was sent since its reader's capture: rate x tau, which is measured, too. The chain runs a
 while before anything is counted, until it has no backlog.
+
+The oracle of the totals: a block of any operator but the last has the state and what its reader had not acknowledged:
+what was sent since the reader's last capture, if the answer to that can have come, or since its own, if that was later.
+The moments of all captures are measured; what they have to hold in all is computed from them, and compared.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -41,6 +45,7 @@ PAPER = {
     "milliseconds": "Paper: sweeping takes about 1/4, at 0.5 s and 1,000 to 7,000 elements a second.",
 }
 _WARM_UP, _SETTLE = 1.0, 10.0  # seconds: at least, and at most until there is no backlog
+_ANSWER = 0.01  # seconds until a capture of a timer is acknowledged; a swept one is made when that has come
 _BACKLOG = 0.1  # seconds of elements in the chain that are no backlog
 
 
@@ -64,6 +69,10 @@ class Swept:
     """How many seconds before such a block its reader had captured one, the mean."""
     behind: int = 0
     """How many elements were in the chain at the end."""
+    total: int = 0
+    """Elements of all blocks whose reader had captured before."""
+    oracle: float = 0.0
+    """How many these have to have."""
 
     @property
     def predicted(self) -> float:
@@ -113,8 +122,28 @@ def run(arm: Arm, interval: float, rate: float, seconds: float) -> Swept:
         chain.finish()
         counted = chain.counted()
         found = blocks_and_taus(counted.captures, begun + spent)
+        totals = total_and_oracle(arm, counted.captures, events / spent, begun + spent)
         numbers = events, counted.blocks, counted.nbytes, counted.elements, counted.seconds
-        return Swept(arm, interval, spent, *numbers, *found, behind)
+        return Swept(arm, interval, spent, *numbers, *found, behind, *totals)
+
+
+def total_and_oracle(
+    arm: Arm, captures: Sequence[tuple[str, float, int]], rate: float, until: float
+) -> tuple[int, float]:
+    """How many elements the blocks have in all, and how many they have to have. *captures* are as for
+    `blocks_and_taus`; the first one of an operator does not count, since nobody knows since when it was."""
+    answer = 0.0 if arm.startswith("sweep") else _ANSWER
+    times: dict[str, list[float]] = {}
+    total, oracle = 0, 0.0
+    for name, at, count in captures:
+        own, number = times.setdefault(name, []), int(name[1:])
+        theirs = [when for when in times.get(f"o{number + 1}", ()) if when <= at - answer]
+        if own and at < until:
+            is_last = number + 1 == OPERATORS
+            since = 0.0 if is_last else at - max(own[-1], theirs[-1] if theirs else 0.0)
+            total, oracle = total + count, oracle + STATE + rate * since
+        own.append(at)
+    return total, oracle
 
 
 def blocks_and_taus(captures: Sequence[tuple[str, float, int]], until: float) -> tuple[float, float]:
@@ -156,6 +185,14 @@ def goals(found: Sequence[Swept]) -> list[Goal]:
     return said
 
 
+def oracle_goals(found: Sequence[Swept]) -> Iterator[Goal]:
+    """Whether all blocks together have what they have to have."""
+    for one in found:
+        ratio = one.total / max(one.oracle, 1e-9)
+        text = f"{one.arm} at {one.interval} s: {one.total} elements in all blocks, by the oracle {one.oracle:.0f}"
+        yield Goal(f"{text}: {ratio:.2f}, from 0.75 to 1.30", 0.75 <= ratio <= 1.3)
+
+
 def _plot(found: Sequence[Swept], file: Path) -> None:
     figures = []
     for title, value in FIGURES.items():
@@ -187,7 +224,7 @@ def main() -> None:
         for arm in ARMS:
             found.append(run(arm, interval, options.rate, options.seconds))
             print(found[-1], flush=True)
-    for goal in goals(found):
+    for goal in (*goals(found), *oracle_goals(found)):
         print(Goal(goal.text, None) if options.quick else goal)
     if options.plot:
         _plot(found, options.plot)

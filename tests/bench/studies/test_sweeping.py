@@ -42,3 +42,25 @@ def test_a_page_has_a_plot_of_each_figure(tmp_path):
     sweeping._plot(found, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert page.count("<svg") == page.count("Paper: ") == len(sweeping.FIGURES)
+
+
+def test_the_oracle_of_the_totals_goes_by_what_the_reader_had_acknowledged():
+    def total_and_oracle(arm):
+        captures = [("o7", 1.0, 20), ("o6", 1.004, 31), ("o7", 1.5, 20), ("o6", 1.504, 500), ("o6", 1.6, 50)]
+        return sweeping.total_and_oracle(arm, captures, 1000.0, 2.0)
+
+    swept, timed = total_and_oracle("sweep"), total_and_oracle("together")
+    assert swept == (
+        570,
+        pytest.approx(20 + 24 + 116),
+    )  # the state; 4 ms after its reader's; 96 after its own
+    assert timed == (
+        570,
+        pytest.approx(20 + 520 + 116),
+    )  # no answer can have come: 0.5 s after its own
+
+
+@pytest.mark.parametrize(("total", "met"), [(74, False), (75, True), (130, True), (131, False)])
+def test_a_total_far_from_the_oracle_is_not_met(total, met):
+    one = Swept("sweep", 0.5, 1.0, 1000, 1, 1, 1, 1.0, total=total, oracle=100.0)
+    assert next(sweeping.oracle_goals([one])).met is met
