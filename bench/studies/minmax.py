@@ -31,7 +31,7 @@ import safekeeper
 from safekeeper import Every, SafeKeeper
 from safekeeper.bench.harness import plots, svg
 from safekeeper.bench.harness.goals import Goal
-from safekeeper.bench.studies.minmax_simulator import RULES, SimulatedServer, Simulator
+from safekeeper.bench.studies.minmax_simulator import RULES, SHIPPED, SimulatedServer, Simulator
 from safekeeper.journal.block import Block
 from safekeeper.journal.follow import Follow
 from safekeeper.operators import Operator
@@ -84,7 +84,7 @@ class Worker:
         self._ending = threading.Event()
         self._operators: list[Operator] = []
         self._views: dict[int, str] = {}
-        rule = RULES.get(arm, RULES["root"])()
+        rule = RULES.get(arm, RULES[SHIPPED])()
         self._idle = IdleCapture(rule, share=share, at_least=60.0, backup=lambda view: self._views.get(id(view), ""))
 
     def run(self, seconds: float) -> MeasuredProcess:
@@ -300,7 +300,7 @@ def main() -> None:
         options.seconds, options.cores = 1.0, 0.5
     scale = options.cores / (PROCESSES * UNITS / 2 * sum(LOADS))
     goals, single, recoveries = [], 0.0, dict[str, tuple[float, float]]()
-    for rule in ("round robin", "root"):
+    for rule in ("round robin", SHIPPED):
         found = measure(rule, options.seconds, scale, options.share)
         real, simulated = expected_recovery(found), simulate(rule, found, options.share)
         recoveries[rule] = real, simulated

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from safekeeper.policy.capture import CaptureView, Choice, PasteView, What
-from safekeeper.policy.minmax import CaptureRule, CaptureUnit, RootRule, WaitingPaste, expected_recovery
+from safekeeper.policy.minmax import CaptureRule, CaptureUnit, PayingRule, WaitingPaste, expected_recovery
 
 _ASKS = 0.25  # seconds; who has not asked for longer is gone, or stopped
 _LATE = 0.05  # seconds that whoever has its turn may take to ask, before the next ones come later for it
@@ -24,7 +24,7 @@ class _Known:
 
 class IdleCapture:
     """Give one `IdleCapture` to all operators of a process, those that stand by, too. One after the other they append a
-    block, or paste what they have received as a standby, whoever *rule* chooses: `RootRule`, unless another is given.
+    block, or paste what they have received as a standby, whoever *rule* chooses: `PayingRule`, unless another is given.
     So an event waits for the capture of one operator, not of all.
 
     What it goes by is measured: how long the events of each operator take that are in no block, how long its last
@@ -50,7 +50,7 @@ class IdleCapture:
     ) -> None:
         if not 0 < share <= 1 or at_least <= 0:
             raise ValueError(f"share= takes a part of 1, at_least= more than 0 s, not {share} and {at_least}")
-        self._rule, self._share, self._at_least = rule or RootRule(), share, at_least
+        self._rule, self._share, self._at_least = rule or PayingRule(), share, at_least
         self._backup, self._clock = backup, clock
         self._lock = threading.Lock()
         self._known: WeakKeyDictionary[CaptureView, _Known] = WeakKeyDictionary()
