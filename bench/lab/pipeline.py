@@ -100,21 +100,23 @@ class Counted:
         append, capture, spill = Journal.append, Core.capture, Emitted.spill
 
         def timed(core: Core, number: int, *, now: bool = False) -> Block | None:
-            begun = time.perf_counter()
+            begun, used = time.perf_counter(), time.thread_time()
             block = capture(core, number, now=now)
             if block is not None:
                 with self._lock:
                     self.seconds += time.perf_counter() - begun
+                    self.processor += time.thread_time() - used
             return block
 
         def counted(journal: Journal, block: Block) -> int:
-            begun, begun_at = time.perf_counter(), time.monotonic()
+            begun, begun_at, used = time.perf_counter(), time.monotonic(), time.thread_time()
             size = len(block.encode())
-            spent = time.perf_counter() - begun
+            spent, used = time.perf_counter() - begun, time.thread_time() - used
             with self._lock:
                 self.blocks += 1
                 self.nbytes += size
                 self.seconds += spent
+                self.processor += used
                 elements = sum(len(some.bodies) for some in block.out.values()) + STATE * len(block.keys)
                 self.elements += elements
                 self.captures.append((journal.name, round(begun_at, 4), elements))
@@ -134,12 +136,13 @@ class Counted:
         """Count from now on."""
         with self._lock:
             self.blocks = self.nbytes = self.elements = self.spilled = 0
-            self.seconds = 0.0
+            self.seconds = self.processor = 0.0
             self.captures: list[tuple[str, float, int]] = []
             """Of each block: whose it is, when it was captured by a clock that all processes have, its elements."""
 
     def __str__(self) -> str:
-        return json.dumps([self.blocks, self.nbytes, self.elements, self.seconds, self.spilled, self.captures])
+        numbers = self.blocks, self.nbytes, self.elements, self.seconds, self.processor, self.spilled
+        return json.dumps([*numbers, self.captures])
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,8 @@ class ChainCounts:
     nbytes: int
     elements: int
     seconds: float
+    processor: float
+    """How many of them the processor took; the others were waited, for it or for the interpreter's lock."""
     spilled: int
     """How often outputs have left memory."""
     captures: list[tuple[str, float, int]]
@@ -344,9 +349,10 @@ class OperatorChain:
             os.kill(pid, signal.SIGTERM)
             found.append(json.loads(self._hear("[", pid)[1]))
             self.ended(pid)
-        blocks, nbytes, elements, seconds, spilled, captures = zip(*found, strict=True)
+        *numbers, captures = zip(*found, strict=True)
         moments = sorted((tuple(moment) for some in captures for moment in some), key=lambda moment: moment[1])
-        return ChainCounts(sum(blocks), sum(nbytes), sum(elements), sum(seconds), sum(spilled), moments)
+        blocks, nbytes, elements, seconds, processor, spilled = map(sum, numbers)
+        return ChainCounts(blocks, nbytes, elements, seconds, processor, spilled, moments)
 
     def _ask(self, line: str, answer: str, pid: int | None = None) -> tuple[int, str]:
         assert self._zygote.stdin is not None

@@ -73,6 +73,8 @@ class Swept:
     """Elements of all blocks whose reader had captured before."""
     oracle: float = 0.0
     """How many these have to have."""
+    processor: float = 0.0
+    """Seconds of the processor of capturing and encoding."""
 
     @property
     def predicted(self) -> float:
@@ -103,6 +105,7 @@ class Swept:
         return (
             f"  {self.arm:14} {self.blocks:6} blocks  {self.elements_a_block:8.0f} elements a block"
             f"  {self.bytes_an_event:8.0f} bytes an event  {self.milliseconds:7.2f} ms a block"
+            f" ({1e3 * self.processor / max(self.blocks, 1):.3f} of the processor)"
             f"  {self.messages:5.2f} x the bytes of the elements  {self.events:7} events  {self.behind:5} at the end"
         )
 
@@ -124,7 +127,7 @@ def run(arm: Arm, interval: float, rate: float, seconds: float) -> Swept:
         found = blocks_and_taus(counted.captures, begun + spent)
         totals = total_and_oracle(arm, counted.captures, events / spent, begun + spent)
         numbers = events, counted.blocks, counted.nbytes, counted.elements, counted.seconds
-        return Swept(arm, interval, spent, *numbers, *found, behind, *totals)
+        return Swept(arm, interval, spent, *numbers, *found, behind, *totals, counted.processor)
 
 
 def total_and_oracle(
