@@ -61,7 +61,9 @@ class Core:
         linger: float = 0.005,
         undo: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        name: str = "",
     ) -> None:
+        self.name = name
         self.streams = {stream: Emitted() for stream in streams}
         self.linger = linger
         self.events = 0

@@ -156,7 +156,7 @@ class Operator:
         """What recovery this operator gets; known when it is entered."""
         self._sources = 0
         self._last_source = ""
-        self._core = Core(self._capture, self._serializer, self._outputs, linger=linger, undo=undo)
+        self._core = Core(self._capture, self._serializer, self._outputs, linger=linger, undo=undo, name=name)
         self.part = self._core.part
         """part(key, new=dict): the part of *key*, to be changed in the event under way; opened with *new*() if there is
         none."""

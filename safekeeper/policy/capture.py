@@ -45,6 +45,10 @@ class CaptureView(Protocol):
     """An operator, seen from here."""
 
     @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
     def unsaved(self) -> int:
         """Events that are not in a block."""
 

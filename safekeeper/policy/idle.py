@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from safekeeper.policy.capture import CaptureView, Choice, PasteView, What
@@ -95,6 +95,12 @@ class IdleCapture:
             now = self._clock()
             return expected_recovery(self._units(now), now)
 
+    def units(self) -> list[tuple[float, CaptureUnit]]:
+        """Copies of what is known of each operator that asks, with the time now."""
+        with self._lock:
+            now = self._clock()
+            return [(now, replace(unit)) for unit in self._units(now)]
+
     def _choose(self, now: float) -> CaptureUnit | PasteView | None:
         """Whose turn it is, until it has taken it: a rule may count whom it has chosen."""
         units = self._units(now)
@@ -126,7 +132,8 @@ class IdleCapture:
     def _ask(self, view: CaptureView, now: float) -> CaptureUnit:
         known = self._known.get(view)
         if known is None:
-            unit = CaptureUnit(f"{len(self._known)}", self._backup(view), 0.0, _LEAST, _LEAST, since=now)
+            name = getattr(view, "name", "") or str(len(self._known))
+            unit = CaptureUnit(name, self._backup(view), 0.0, _LEAST, _LEAST, since=now)
             known = self._known[view] = _Known(unit, now)
         known.asked = now
         return known.unit
@@ -136,6 +143,7 @@ class IdleCapture:
         found = []
         for view, known in self._known.items():
             unit = known.unit
+            unit.backup = self._backup(view)  # it may have another one by now
             unit.load = view.unsaved * view.event_seconds / max(now - unit.since, 1e-9)
             unit.capture = unit.paste = max(view.capture_seconds, _LEAST)
             unit.free = view.unsaved > 0 and now - known.asked <= _ASKS

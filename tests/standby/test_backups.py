@@ -1,0 +1,134 @@
+"""Several processes that hold several operators each agree who stands by for which."""
+
+import threading
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from safekeeper.backends.memory import MemoryBackend
+from safekeeper.operators import Operator
+from safekeeper.policy import IdleCapture
+from safekeeper.standby import Backups
+from safekeeper.testing.peer import PATIENCE
+
+
+def until(check):
+    give_up = time.monotonic() + PATIENCE
+    while not check():
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
+
+
+class HoldingProcess:
+    """A process that holds operators, and stands by for those of others."""
+
+    def __init__(self, store, name, held):
+        self.store = store
+        self.idle = IdleCapture(at_least=PATIENCE, share=1e-6, backup=lambda view: self.backups.of(view.name))
+        self.backups = Backups(store, "all", self.idle, make=self.make, work=self.work, process=name)
+        self.taken_over = []
+        self.stack = ExitStack()
+        self.held = {name: self.stack.enter_context(self.make(name)) for name in held}
+        self.numbers = dict.fromkeys(held, 0)
+
+    def make(self, name):
+        return Operator(name, self.store, standby="warm", lease=PATIENCE, capture=self.idle)
+
+    def work(self, operator):
+        self.taken_over.append(operator.name)
+        while not operator._stopped:
+            time.sleep(0.01)
+
+    def take(self, name, count):
+        for _ in range(count):
+            self.numbers[name] += 1
+            with self.held[name].event("in", self.numbers[name]) as event:
+                event.part(b"k", int).state += 1
+        self.held[name]._core.event_seconds = 0.001  # not what this machine takes: the moves go by it
+
+    def end(self):
+        self.stack.close()
+
+
+@pytest.fixture
+def processes():
+    with MemoryBackend() as store:
+        processes = {
+            name: HoldingProcess(store, name, [f"{name}{number}" for number in range(4)]) for name in ("a", "b", "c")
+        }
+        yield processes
+        for process in processes.values():
+            process.backups.close()
+            process.end()
+
+
+def step(processes):
+    for process in processes.values():
+        process.backups.step()
+
+
+def settle(processes):
+    """Take steps until every operator has the one standby that all agree on."""
+
+    def is_settled():
+        step(processes)
+        return all(
+            standby_of(processes, operator) == [other.backups.of(operator)]
+            for process in processes.values()
+            for operator in process.held
+            for other in processes.values()
+        )
+
+    until(is_settled)
+
+
+def standby_of(processes, operator):
+    return [name for name, process in processes.items() if operator in process.backups.standbys]
+
+
+def test_every_operator_has_a_standby_in_another_process(processes):
+    for process in processes.values():
+        for name in process.held:
+            process.take(name, 1)
+    settle(processes)
+    for name, process in processes.items():
+        for operator in process.held:
+            (other,) = standby_of(processes, operator)
+            assert other not in (name, "")
+            assert process.backups.of(operator) == other
+            until(lambda process=process, operator=operator: process.held[operator].metrics().standbys == 1)
+
+
+def test_operators_of_the_process_with_the_longest_recovery_are_moved_to_who_would_be_done_first(processes):
+    for process in processes.values():
+        for name in process.held:
+            process.take(name, 1)
+    settle(processes)
+    a = processes["a"]
+    where = [operator for operator in a.held if a.backups.of(operator) == "b"]
+    slow = (where if len(where) > 1 else [operator for operator in a.held if operator not in where])[:2]
+    before = a.backups.of(slow[0])
+    assert a.backups.of(slow[1]) == before
+    for operator in slow:
+        a.take(operator, 200)
+    until(lambda: step(processes) or sorted(a.backups.of(operator) for operator in slow) == ["b", "c"])
+    settle(processes)
+    (moved,) = [operator for operator in slow if a.backups.of(operator) != before]
+    to = a.backups.of(moved)
+    until(lambda: processes[to].backups.standbys[moved].metrics().stands_by == 1)
+    assert {unit.name: unit.backup for _, unit in a.idle.units()}[moved] == to
+
+
+def test_the_operators_of_a_process_that_ends_go_on_where_they_were_backed_up(processes):
+    for process in processes.values():
+        for name in process.held:
+            process.take(name, 1)
+    settle(processes)
+    backups = {operator: processes["a"].backups.of(operator) for operator in processes["a"].held}
+    ended = processes.pop("a")
+    ended.backups.close()
+    threading.Thread(target=ended.end, daemon=True).start()
+    for operator, name in backups.items():
+        until(lambda operator=operator, name=name: operator in processes[name].taken_over)
+        assert processes[name].backups.standbys[operator].look(b"k") == 1
