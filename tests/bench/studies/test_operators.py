@@ -35,7 +35,7 @@ def test_rules_for_captures_are_simulated(tmp_path):
     said = run("minmax_simulator", "--quick", "--seconds", "2", "--plot", str(tmp_path / "page.html"))
     assert (tmp_path / "page.html").read_text().count("<svg") == 2
     assert "worked example, thesis: mean 1.0272 s, peak 2.0781 s, u3 u3 u3 u3 u1 u3 u2 u3 u1 u3" in said
-    assert said.count(" servers: root at most ") == 10
+    assert said.count(" servers: paying at most ") == 10
 
 
 def test_captures_of_changes_are_fitted(tmp_path):
