@@ -80,6 +80,21 @@ class AsyncKeeper(Generic[S]):
         """As `SafeKeeper.fetch`."""
         return await asyncio.to_thread(self.keeper.fetch, id, timeout=timeout)
 
+    async def save_at_turn(
+        self, id: CheckpointId, snapshot: Callable[[], S], *, nbytes: int, deadline: float | None = None
+    ) -> Receipt:
+        """As `SafeKeeper.save_at_turn`; *snapshot* is called in the event loop, so nothing changes while it works. What
+        it returns is serialized afterwards: return a copy. When the awaiting task is cancelled the save goes on."""
+        loop = asyncio.get_running_loop()
+
+        async def take() -> S:
+            return snapshot()
+
+        def in_loop() -> S:
+            return asyncio.run_coroutine_threadsafe(take(), loop).result()
+
+        return await asyncio.to_thread(self.keeper.save_at_turn, id, in_loop, nbytes=nbytes, deadline=deadline)
+
     async def recover(self, group: str, *, batch: int = 256, **named: Any) -> AsyncIterator[tuple[bytes, S]]:
         """As `SafeKeeper.recover`; *progress* and *on_error* are called in another thread."""
         states = self.keeper.recover(group, batch=batch, **named)

@@ -507,14 +507,28 @@ class SupportsTurns(Protocol):
     def turn(self, group: str, nbytes: int) -> AbstractContextManager[None]:
         """Wait until about *nbytes* of *group* may be written; they have their turn while the block lasts.
 
-        What this handle writes meanwhile, in any thread, uses it and does not wait for another one; what is more than
-        was asked for does. Writing less, or nothing, is not an error. It never waits for ever.
+        What this handle writes of *group* meanwhile, in any thread, uses it and does not wait for another one; what is
+        more than was asked for does. Writing less, or nothing, is not an error. It never waits for ever.
         """
 
 
 def turn_of(backend: Backend, group: str, nbytes: int) -> AbstractContextManager[None]:
     """The turn of *backend*; at once where it gives none."""
     return backend.turn(group, nbytes) if isinstance(backend, SupportsTurns) else nullcontext()
+
+
+@runtime_checkable
+class SupportsAnnouncement(Protocol):
+    """A backend that plans better when it knows how much is coming."""
+
+    def announced(self, group: str, nbytes: int) -> AbstractContextManager[None]:
+        """Tell that about *nbytes* of *group* are written while the block lasts, in several batches. It does not wait;
+        what `SupportsTurns.turn` has waited for counts. Writing more, less or nothing is not an error."""
+
+
+def announced_to(backend: Backend, group: str, nbytes: int) -> AbstractContextManager[None]:
+    """Tell *backend* what is coming, if it wants to know."""
+    return backend.announced(group, nbytes) if isinstance(backend, SupportsAnnouncement) else nullcontext()
 
 
 @runtime_checkable

@@ -41,7 +41,16 @@ from typing import IO, TYPE_CHECKING
 
 import xxhash
 
-from safekeeper.backend import MAX_VALUE_BYTES, Batch, CheckpointId, Receipt, Survives, check_group, concurrent_writes
+from safekeeper.backend import (
+    MAX_VALUE_BYTES,
+    Batch,
+    CheckpointId,
+    Receipt,
+    Survives,
+    announced_to,
+    check_group,
+    concurrent_writes,
+)
 from safekeeper.errors import BadId, Corruption, Unavailable
 
 if TYPE_CHECKING:
@@ -122,14 +131,16 @@ class LargeWrite:
         size, checksum = 0, xxhash.xxh3_64()
         at_once = max(1, min(_AT_ONCE, concurrent_writes(self._store)))
         rest = chain((first,), () if second is None else (second,), pieces)
-        while some := list(islice(rest, at_once)):
-            begun = self._begun[write]
-            self._begun[write] = begun + len(some)
-            survives &= self._put_parts(write, begun, some).survives
-            self._on_part()
-            size += sum(map(len, some))
-            for piece in some:
-                checksum.update(piece)
+        known = len(source) if isinstance(source, bytes) else 0  # a file may be slow to read: nobody is to wait for it
+        with announced_to(self._store, parts_group(self._id.group), known):
+            while some := list(islice(rest, at_once)):
+                begun = self._begun[write]
+                self._begun[write] = begun + len(some)
+                survives &= self._put_parts(write, begun, some).survives
+                self._on_part()
+                size += sum(map(len, some))
+                for piece in some:
+                    checksum.update(piece)
         head = LargeHead(write, size, self._part_bytes, checksum.intdigest())
         return self._write_head(head.encode(), survives, write)
 
@@ -156,15 +167,18 @@ class LargeWrite:
 
 
 class LargeReader(io.RawIOBase):
-    """A value in parts as a file to read and to seek in, one part in memory at a time.
+    """A value in parts as a file to read and to seek in.
 
-    If the value is replaced meanwhile, a read raises `Unavailable`: open it again.
+    One part is in memory at a time; of a store that gains by having several writes under way a few, while it is read
+    from one to the next. If the value is replaced meanwhile, a read raises `Unavailable`: open it again.
     """
 
     def __init__(self, store: Backend, id: CheckpointId, head: LargeHead) -> None:
         self._store, self._id, self._head = store, id, head
         self._at = 0
-        self._number, self._part = -1, memoryview(b"")
+        self._number, self._part = -2, memoryview(b"")  # before the first one: that is read alone
+        self._next: dict[int, bytes] = {}
+        self._at_once = max(1, min(_AT_ONCE, concurrent_writes(store)))
 
     def readable(self) -> bool:
         return True
@@ -187,14 +201,21 @@ class LargeReader(io.RawIOBase):
             return 0
         number, start = divmod(self._at, self._head.part_bytes)
         if number != self._number:
-            (part,) = _read_parts(self._store, self._id, self._head, number, most=1)
-            self._part = memoryview(part)
+            self._part = memoryview(self._read_part(number))
             self._number = number
         into = memoryview(buffer).cast("B")
         piece = self._part[start : start + len(into)]
         into[: len(piece)] = piece
         self._at += len(piece)
         return len(piece)
+
+    def _read_part(self, number: int) -> bytes:
+        """A part; whoever goes from one to the next gets several at once."""
+        if number not in self._next:
+            most = self._at_once if number == self._number + 1 else 1
+            parts = _read_parts(self._store, self._id, self._head, number, most)
+            self._next = dict(enumerate(parts, number))
+        return self._next.pop(number)
 
 
 def fits(value: bytes) -> bool:

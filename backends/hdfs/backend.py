@@ -233,12 +233,19 @@ class HdfsBackend(Backend):
 
     def turn(self, group: str, nbytes: int) -> AbstractContextManager[None]:
         """Peace's, for the chunks of a large value; small ones take no turn."""
+        return self._ahead(group, nbytes, wait=True)
+
+    def announced(self, group: str, nbytes: int) -> AbstractContextManager[None]:
+        """To Peace it is one request."""
+        return self._ahead(group, nbytes, wait=False)
+
+    def _ahead(self, group: str, nbytes: int, *, wait: bool) -> AbstractContextManager[None]:
         self.check_open()
         store = self._shared.store
         if nbytes < store.options.large:
             return nullcontext()
         count = min(-(-nbytes // store.options.chunk), MOST_CHUNKS)
-        return self._shared.placement.ahead(count, store.replication, group)
+        return self._shared.placement.ahead(count, store.replication, group, wait=wait)
 
     @property
     def concurrent_writes(self) -> int:

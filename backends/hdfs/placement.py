@@ -94,12 +94,17 @@ class Placement(Protocol):
     def chunks(self, count: int, replicas: int, checkpoint: str) -> AbstractContextManager[Turns]:
         """Ask for turns to write *count* chunks, at most `MOST_CHUNKS`. On leaving, those not taken are given back.
 
-        Requests with the same *checkpoint*, the name of a group, are served one after the other.
+        Requests with the same *checkpoint*, the name of a group, are served one after the other. What is asked for at
+        about the same time, also of other checkpoints, may become one request.
         """
 
-    def ahead(self, count: int, replicas: int, checkpoint: str) -> AbstractContextManager[None]:
-        """Ask for *count* turns and wait until the first may begin. While the block lasts, `chunks` uses them before it
-        asks for others; on leaving, those that were not taken are given back."""
+    def ahead(self, count: int, replicas: int, checkpoint: str, *, wait: bool = True) -> AbstractContextManager[None]:
+        """Ask for *count* turns and wait until the first may begin, or do not *wait*.
+
+        While the block lasts, `chunks` of the same checkpoint uses them before it asks for others; on leaving, those
+        that were not taken are given back.
+
+        Without *wait*, turns count that the checkpoint has already waited for."""
 
     def segment(self, replicas: int) -> Turn:
         """A turn for a file that stays open and is written a little at a time. It does not wait."""
@@ -123,7 +128,7 @@ class StockPlacement:
     def chunks(self, count: int, replicas: int, checkpoint: str) -> Self:
         return self
 
-    def ahead(self, count: int, replicas: int, checkpoint: str) -> AbstractContextManager[None]:
+    def ahead(self, count: int, replicas: int, checkpoint: str, *, wait: bool = True) -> AbstractContextManager[None]:
         return nullcontext()
 
     def segment(self, replicas: int) -> Turn:

@@ -55,8 +55,8 @@ class Watched:
     def chunks(self, count: int, replicas: int, checkpoint: str) -> AbstractContextManager[Turns]:
         return _WatchedTurns(self, self._inner.chunks(count, replicas, checkpoint))
 
-    def ahead(self, count: int, replicas: int, checkpoint: str) -> AbstractContextManager[None]:
-        return self._inner.ahead(count, replicas, checkpoint)
+    def ahead(self, count: int, replicas: int, checkpoint: str, *, wait: bool = True) -> AbstractContextManager[None]:
+        return self._inner.ahead(count, replicas, checkpoint, wait=wait)
 
     def segment(self, replicas: int) -> Turn:
         return self._inner.segment(replicas)

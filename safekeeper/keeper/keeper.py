@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 from safekeeper import places, registry
 from safekeeper.backend import (
+    MAX_VALUE_BYTES,
     Backend,
     Batch,
     CheckpointId,
@@ -53,7 +54,7 @@ from safekeeper.keeper.serializers import (
     size_if_immutable,
 )
 from safekeeper.keeper.ticket import Callback, Entry, SavedTogether, StateLock, Ticket, Tray
-from safekeeper.large import fits, is_head, with_parts
+from safekeeper.large import fits, is_head, parts_group, with_parts
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # with a default: a keeper without `state=` takes and gives anything
@@ -235,7 +236,8 @@ class SafeKeeper(Generic[S]):
 
         *snapshot* is called once, in this thread. Raise what it raises, and why it was not stored.
         """
-        with turn_of(self.backend, _checked(id).group, nbytes):
+        group = _checked(id).group
+        with turn_of(self.backend, parts_group(group) if nbytes > MAX_VALUE_BYTES else group, nbytes):
             return self.save(id, snapshot(), deadline=deadline).result()
 
     def save_many(

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import nullcontext
 
 import pytest
 
 from safekeeper import BadState, Batch, Bounds, CheckpointId, Closed, Conflict, Receipt, SafeKeeper, Unavailable
 from safekeeper.aio import AsyncKeeper
+from safekeeper.backends.memory import MemoryBackend
 
 A, B, C = (CheckpointId("group", key) for key in (b"a", b"b", b"c"))
 
@@ -279,5 +281,60 @@ def test_saves_together_wait_in_line_and_keep_their_order(tmp_path, pending):
             await ticket
         assert [await asyncio.to_thread(keeper.fetch, id) for id in (A, B)] == [20, 19]
         await asyncio.to_thread(keeper.close)
+
+    asyncio.run(main())
+
+
+class WithTurns(MemoryBackend):
+    """Lets nothing be written before it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked, self.let_go = threading.Event(), threading.Event()
+
+    def turn(self, group, nbytes):
+        self.asked.set()
+        self.let_go.wait(60)
+        return nullcontext()
+
+
+def test_a_state_as_of_its_turn_is_taken_in_the_loop_which_goes_on_meanwhile():
+    async def main():
+        store, state, taken_in = WithTurns(), {"count": 1}, []
+
+        def snapshot():
+            taken_in.append(threading.current_thread())
+            return dict(state)
+
+        async with AsyncKeeper(SafeKeeper(store)) as keeper:
+            saving = asyncio.create_task(keeper.save_at_turn(A, snapshot, nbytes=100))
+            while not store.asked.is_set():
+                await asyncio.sleep(0.001)
+            state["count"] = 2  # after the save was asked for, before its turn
+            assert not taken_in
+            store.let_go.set()
+            assert isinstance(await saving, Receipt)
+            assert await keeper.fetch(A) == {"count": 2}
+        assert taken_in == [threading.current_thread()]
+
+    asyncio.run(main())
+
+
+def test_a_snapshot_that_fails_is_told_and_one_that_is_cancelled_is_saved_all_the_same():
+    async def main():
+        store = WithTurns()
+        async with AsyncKeeper(SafeKeeper(store)) as keeper:
+            saving = asyncio.create_task(keeper.save_at_turn(A, lambda: 1, nbytes=100))
+            while not store.asked.is_set():
+                await asyncio.sleep(0.001)
+            saving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await saving
+            store.let_go.set()
+            while await keeper.fetch(A) is None:
+                await asyncio.sleep(0.001)
+            with pytest.raises(ZeroDivisionError):
+                await keeper.save_at_turn(A, lambda: 1 / 0, nbytes=100)
+            assert await keeper.fetch(A) == 1
 
     asyncio.run(main())

@@ -2,11 +2,13 @@
 
 import io
 import os
+from contextlib import contextmanager
 from random import Random
 
 import pytest
 
 from safekeeper import BadId, Batch, CheckpointId, Corruption, Unavailable, large
+from safekeeper.backend import MAX_VALUE_BYTES
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.testing import Faulty
 
@@ -222,3 +224,47 @@ class TestDamage:
 
 
 HEAD = "534b5631d57e88e20197b664000102030405060708090a0b0c0d0e0f64000000000000000a0000000807060504030201"
+
+
+class Counting(MemoryBackend):
+    """Gains by several writes under way, and counts how many ids each read has."""
+
+    concurrent_writes = 8
+
+    def __init__(self):
+        super().__init__()
+        self.reads = []
+
+    def read(self, ids):
+        self.reads.append(len(ids))
+        return super().read(ids)
+
+
+def test_a_file_is_read_as_parallel_as_it_was_written_while_it_is_read_in_order():
+    data, part = os.urandom(10_000), 1000
+    with Counting() as store:
+        large.write(store, ID, io.BytesIO(data), part_bytes=part)
+        store.reads.clear()
+        with large.open_value(store, ID) as file:
+            assert file.read() == data
+            assert store.reads == [1, 1, 4, 4, 1]  # the head, the first part, and the rest
+            store.reads.clear()
+            for at in (7_500, 2_500, 5_500):  # whoever jumps gets what he asks for and no more
+                file.seek(at)
+                assert file.read(10) == data[at : at + 10]
+            assert store.reads == [1, 1, 1]
+
+
+def test_what_is_in_memory_is_announced_whole_before_its_parts_are_written():
+    told = []
+
+    class Announced(Counting):
+        @contextmanager
+        def announced(self, group, nbytes):
+            told.append((group, nbytes))
+            yield
+            told.append(len(list(self.keys(group))))
+
+    with Announced() as store:
+        large.write(store, ID, bytes(MAX_VALUE_BYTES + 1))
+        assert told == [(f"{ID.group}.parts", MAX_VALUE_BYTES + 1), 5 + 1]  # and a note whose they are

@@ -22,6 +22,7 @@ from typing import Self
 from safekeeper import wire
 from safekeeper.backend import PlacementCounts
 from safekeeper.backends.hdfs.peace import protocol
+from safekeeper.backends.hdfs.peace.gathering import Gatherer, TurnsShare
 from safekeeper.backends.hdfs.peace.protocol import Ask, Granted, PeaceKind, Role
 from safekeeper.backends.hdfs.placement import Tally, Turn, Turns
 from safekeeper.wire import BadFrame, Body
@@ -36,6 +37,12 @@ HANDSHAKES = 3
 
 RETRY_SECONDS = 5.0
 """How long after a failure the coordinator is not asked again."""
+
+KEPT_SECONDS = 5.0
+"""For how long turns that were asked for ahead are kept for their checkpoint, if it does not begin to write."""
+
+_Kind = tuple[PeaceKind, int, int]
+"""Of requests that share what is granted to any of them: what was asked, replicas, and a number if they are apart."""
 
 
 class PeacePlacement:
@@ -63,36 +70,52 @@ class PeacePlacement:
         self._connection: _Connection | None = None
         self._not_before = 0.0
         self._reserved: list[Reservation] = []
+        self._gatherer = Gatherer(self._ask_for_chunks)
 
     def chunks(self, count: int, replicas: int, checkpoint: str) -> AbstractContextManager[Turns]:
-        borrowed = self._borrow(count, replicas)
+        borrowed = self._borrow(count, replicas, checkpoint)
         if len(borrowed) == count:
             return nullcontext(BorrowedTurns(borrowed))
-        asked = self._ask(PeaceKind.ASK, Ask(self._host, self._rack, replicas, count - len(borrowed), checkpoint))
+        asked = self._gatherer.join(count - len(borrowed), replicas, checkpoint)
         return BorrowedTurns(borrowed, asked) if borrowed else asked
 
     @contextmanager
-    def ahead(self, count: int, replicas: int, checkpoint: str) -> Iterator[None]:
-        with self._ask(PeaceKind.ASK, Ask(self._host, self._rack, replicas, count, checkpoint)) as turns:
-            turns.wait()
-            reservation = Reservation(turns, replicas, count)
+    def ahead(self, count: int, replicas: int, checkpoint: str, *, wait: bool = True) -> Iterator[None]:
+        if not wait and (count := count - self._has_reserved(replicas, checkpoint)) <= 0:
+            yield
+            return
+        with self._ask_for_chunks(count, replicas, checkpoint, is_apart=wait) as turns:
+            if wait:
+                turns.wait()
+            reservation = Reservation(turns, replicas, checkpoint, count, waited=wait)
             with self._lock:
                 self._reserved.append(reservation)
+            letting_go = threading.Timer(KEPT_SECONDS, turns.share)
+            letting_go.daemon = True
             try:
+                letting_go.start()
                 yield
             finally:
+                letting_go.cancel()
                 with self._lock:
                     self._reserved.remove(reservation)
 
-    def _borrow(self, count: int, replicas: int) -> list[PeaceTurns]:
+    def _has_reserved(self, replicas: int, checkpoint: str) -> int:
+        """How many turns a checkpoint has waited for and not used."""
+        with self._lock:
+            return sum(one.left for one in self._reserved if one.waited and one.is_for(replicas, checkpoint))
+
+    def _borrow(self, count: int, replicas: int, checkpoint: str) -> list[PeaceTurns]:
         """Whose turns may be used for *count* chunks, one for each; perhaps for fewer."""
         found: list[PeaceTurns] = []
         with self._lock:
             for one in self._reserved:
-                if one.replicas == replicas:
+                if one.is_for(replicas, checkpoint):
                     some = min(one.left, count - len(found))
                     one.left -= some
                     found += [one.turns] * some
+        for turns in set(found):
+            turns.share()
         return found
 
     def segment(self, replicas: int) -> Turn:
@@ -112,8 +135,11 @@ class PeacePlacement:
                 self._connection.hang_up("the store was closed", logging.DEBUG)
             self._not_before = float("inf")
 
-    def _ask(self, kind: PeaceKind, ask: Ask) -> PeaceTurns:
-        return PeaceTurns(self._connected(), kind, ask, self._tally, self._wait_seconds)
+    def _ask_for_chunks(self, count: int, replicas: int, checkpoint: str, *, is_apart: bool = False) -> PeaceTurns:
+        return self._ask(PeaceKind.ASK, Ask(self._host, self._rack, replicas, count, checkpoint), is_apart=is_apart)
+
+    def _ask(self, kind: PeaceKind, ask: Ask, *, is_apart: bool = False) -> PeaceTurns:
+        return PeaceTurns(self._connected(), kind, ask, self._tally, self._wait_seconds, is_apart=is_apart)
 
     def _connected(self) -> _Connection | None:
         """The connection, made now if there is none; None while the coordinator is away."""
@@ -147,15 +173,24 @@ class PeaceTurns:
     """
 
     def __init__(
-        self, connection: _Connection | None, kind: PeaceKind, ask: Ask, tally: Tally, wait_seconds: float | None
+        self,
+        connection: _Connection | None,
+        kind: PeaceKind,
+        ask: Ask,
+        tally: Tally,
+        wait_seconds: float | None,
+        *,
+        is_apart: bool = False,
     ) -> None:
-        self.kind = kind, ask.replicas
-        """Requests of one kind share what is granted to any of them."""
+        """Where it *is apart*, others get nothing of what is granted to it, until `share`."""
+        self.kind: _Kind = kind, ask.replicas, id(self) if is_apart else 0
         self.refused = connection is None
         """Whether no more turns will come."""
         self.ended = False
         self.untaken = ask.chunks
         """How many turns are still to be taken."""
+        self.unwanted = 0
+        """How many of these nobody wants any more."""
         self.ungranted = ask.chunks
         """How many the coordinator has still to grant, to whomever they go."""
         self.placed: tuple[str, ...] = ()
@@ -165,27 +200,49 @@ class PeaceTurns:
         self._wait_seconds = wait_seconds
         self._number = connection.begin(self, kind, ask.encode()) if connection is not None else 0
 
-    def take(self) -> Turn:
+    def take(self, share: TurnsShare | None = None) -> Turn:
         """Wait for the next turn. HDFS decides where the coordinator refuses, is gone, silent or does not get to it."""
-        return self._await(take=True)
+        return self._await(take=True, share=share)
 
     def wait(self) -> None:
         """Wait until a turn may be taken, or none will come any more; it is not taken."""
         self._await(take=False)
 
-    def _await(self, *, take: bool) -> Turn:
+    def share(self) -> None:
+        """Let others have what is granted to this request, and it what is granted to others."""
+        if self._connection is not None:
+            self._connection.share(self)
+
+    def leave(self, share: TurnsShare) -> None:
+        """One of those who asked together wants nothing more."""
+        connection = self._connection
+        if connection is None:
+            return
+        with connection.changed:
+            share.over = True
+            self.unwanted += share.left
+            share.left = 0
+            is_over = self.untaken <= self.unwanted and not self.ended
+            self.ended |= is_over
+            connection.changed.notify_all()  # whoever still waits for one of its turns was interrupted
+        if is_over:
+            connection.end(self._number)
+
+    def _await(self, *, take: bool, share: TurnsShare | None = None) -> Turn:
         connection = self._connection
         if connection is None:
             return Turn(self._tally)
         give_up = math.inf if self._wait_seconds is None else time.monotonic() + self._wait_seconds
         was_silent = False
         with connection.changed:
-            granted = connection.granted[self.kind]
-            while not self.refused and not self.placed and not self.ended:
+            while not self.refused and not self.placed and not self.ended and (share is None or not share.over):
+                granted = connection.granted[self.kind]
                 if granted and not take:
                     return Turn(self._tally)
                 if granted:
                     self.untaken -= 1
+                    if share is not None:
+                        share.left -= 1
                     return PeaceTurn(self._tally, granted.popleft(), connection)
                 left = min(give_up, connection.silent_until) - time.monotonic()
                 if left > 0:
@@ -213,14 +270,21 @@ class Reservation:
 
     turns: PeaceTurns
     replicas: int
+    checkpoint: str
     left: int
     """How many are still to be used."""
+    waited: bool
+    """Whether somebody has waited for the first of them."""
+
+    def is_for(self, replicas: int, checkpoint: str) -> bool:
+        """Whether chunks of *checkpoint* with as many replicas may use it."""
+        return (self.replicas, self.checkpoint) == (replicas, checkpoint)
 
 
 class BorrowedTurns:
     """Turns that were asked for ahead, and then those of a request for the rest: `Turns`."""
 
-    def __init__(self, ahead: list[PeaceTurns], rest: PeaceTurns | None = None) -> None:
+    def __init__(self, ahead: list[PeaceTurns], rest: TurnsShare | None = None) -> None:
         self._ahead, self._rest = ahead, rest
         self._lock = threading.Lock()
 
@@ -273,7 +337,7 @@ class _Connection:
         self._sending, self._receiving = handshake.seal(Role.WRITER), handshake.seal(Role.COORDINATOR)
         self.changed = threading.Condition()
         """Held to look at what follows and at the turns, notified when they change."""
-        self.granted: defaultdict[tuple[PeaceKind, int], deque[Granted]] = defaultdict(deque)
+        self.granted: defaultdict[_Kind, deque[Granted]] = defaultdict(deque)
         """What may be written and nobody has taken yet, by the kind of request."""
         self.heard = 0.0
         """When the coordinator last said anything."""
@@ -314,6 +378,15 @@ class _Connection:
             self.send(PeaceKind.WITHDRAW, one)
         for granted in unused:
             self.give_back(granted)
+
+    def share(self, turns: PeaceTurns) -> None:
+        """Put what is granted to *turns* alone to what all requests share; that it is there is not an error."""
+        with self.changed:
+            what, replicas, apart = turns.kind
+            if apart and not turns.ended:
+                turns.kind = what, replicas, 0
+                self.granted[turns.kind].extend(self.granted.pop((what, replicas, apart), ()))
+                self.changed.notify_all()
 
     def give_back(self, granted: Granted) -> None:
         """What was granted is written, or will not be."""

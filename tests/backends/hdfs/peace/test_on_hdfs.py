@@ -13,13 +13,17 @@ from pathlib import Path
 import pytest
 
 import safekeeper
-from safekeeper import Batch, CheckpointId, SupportsProgress
+from safekeeper import Batch, CheckpointId, SafeKeeper, SupportsProgress
+from safekeeper.agent import __main__ as agent
+from safekeeper.backends.hdfs.peace import gathering
 from safekeeper.backends.hdfs.peace.client import PeacePlacement
 from safekeeper.backends.hdfs.peace.connect import SECRET_VARIABLE
 from safekeeper.backends.hdfs.peace.serve import serve
 from safekeeper.backends.hdfs.peace.topology import Topology
 from safekeeper.errors import BadUrl, Unavailable
 from safekeeper.url import Url
+
+from .test_gathering import counted
 
 SECRET = "a secret for the tests"
 HERE = Path(__file__).parent
@@ -49,6 +53,47 @@ def test_chunks_and_segments_go_where_they_were_planned(url, coordinator):
         assert (counts.planned, counts.hits, counts.unplanned) == (CHUNKS + 1, CHUNKS + 1, 0)
         assert store.stats().details["files_as_planned"] == CHUNKS + 1
     assert coordinator.status().running == coordinator.status().waiting == 0
+
+
+@pytest.fixture
+def requests(coordinator):
+    """What the coordinator is asked for: how many chunks, each time."""
+    return counted(coordinator)
+
+
+def test_eight_values_of_16_mib_are_one_request_of_eight(requests, coordinator, hdfs_url, monkeypatch):
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    values = {CheckpointId("g", b"%d" % n): LARGE[: 1 << 20] * 16 for n in range(8)}
+    with safekeeper.open(
+        f"{hdfs_url}?placement=peace&peace=127.0.0.1:{coordinator.port}&replication=1"
+    ) as store:  # chunks as large as they are by default
+        store.write(Batch(values))
+        assert store.read(list(values)) == list(values.values())
+    assert requests == [(8, "g")]
+
+
+def test_a_state_of_five_parts_is_one_request_of_five(requests, coordinator, hdfs_url, monkeypatch):
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    id, state = CheckpointId("g", b"state"), LARGE[: 1 << 20] * 80
+    url = f"{hdfs_url}?placement=peace&peace=127.0.0.1:{coordinator.port}&replication=1"
+    with SafeKeeper(url, serializer=None, overflow="block") as keeper:
+        keeper.save(id, state).result(300)
+        assert requests == [(5, "g.parts")]
+        keeper.save_at_turn(id, lambda: state, nbytes=len(state))
+        assert requests == [(5, "g.parts")] * 2
+        assert keeper.fetch(id) == state
+
+
+def test_the_commits_of_four_partitions_are_one_request_of_four(requests, url, monkeypatch):
+    """As an executor's agent saves them; each gets its own turn, wherever it is from."""
+    monkeypatch.setattr(gathering, "GATHER_SECONDS", 1.0)  # others are using this machine, too
+    with agent.open_keeper(agent.AgentSettings(f"{url}&replication=1")) as keeper:
+        keeper.save(CheckpointId("warm", b"1"), b"1").result(60)
+        tickets = [keeper.save(CheckpointId(f"partition {n}", b"commit"), bytes(1 << 20)) for n in range(4)]
+        for ticket in tickets:
+            ticket.result(120)
+        assert keeper.backend.placement_counts().hits == 5  # and the segment
+    assert [count for count, _ in requests] == [4]
 
 
 def test_a_write_that_waits_for_its_turn_says_that_it_gets_on_and_is_then_planned(url, coordinator):
