@@ -14,6 +14,7 @@ import argparse
 import random
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -27,6 +28,8 @@ THREADS = (1, 2, 4, 8, 16)
 VALUE_BYTES = 16 << 20
 PAPER = {"write": (64, 91, 102, 104, 105), "read": (61, 56, 95, 105, 110)}
 """MB/s on a wire of a gigabit, for as many threads."""
+ALIKE = 1.25
+"""What differs by less is called alike: two digits of another machine are no more exact."""
 
 
 def writing(store: Backend, batch: Batch) -> Measure:
@@ -54,6 +57,15 @@ def reading(store: Backend, batch: Batch) -> Measure:
     return run
 
 
+def beside_the_paper(kind: str, ours: dict[int, float]) -> Iterator[str]:
+    """Each number of threads beside one thread, ours and the paper's; where they differ by a quarter, that is said."""
+    for count, rate in zip(THREADS, PAPER[kind], strict=True):
+        paper, found = rate / PAPER[kind][0], ours[count]
+        agrees = 1 / ALIKE <= found / paper <= ALIKE
+        verdict = "agrees with" if agrees else "gains more than" if found > paper else "gains less than"
+        yield f"Table 8, {kind}, {count} threads beside one: {found:.2f}, the paper {paper:.2f}: {verdict} the paper"
+
+
 def compare(cluster: HdfsCluster, replicas: int, given: argparse.Namespace) -> None:
     """Write and read with each number of threads."""
     data = random.Random(0).randbytes(VALUE_BYTES)  # noqa: S311
@@ -71,8 +83,9 @@ def compare(cluster: HdfsCluster, replicas: int, given: argparse.Namespace) -> N
             result = interleave(arms, given.rounds, title, "MB/s")
             report([result], "1 threads")
             ratio = result.ratio("8 threads", "1 threads")
-            paper = PAPER[kind][3] / PAPER[kind][0]
-            print(Goal(f"hdfs, {title}: 8 threads beside one: {ratio}; the paper has {paper:.2f}", ratio.median >= 1.0))
+            print(Goal(f"hdfs, {title}: 8 threads are not slower than one: {ratio}", ratio.median >= 1.0))
+            for line in beside_the_paper(kind, {n: result.ratio(f"{n} threads", "1 threads").median for n in THREADS}):
+                print(line)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from safekeeper.bench.harness.goals import Goal
 from safekeeper.bench.harness.plots import figures, page
 from safekeeper.bench.studies.peace_simulator.report import figures_of, plots_of, runs_of, table_of
 from safekeeper.bench.studies.peace_simulator.simulation import LARGE, PAPER, PEACE, REPLICAS, STOCK, Simulation
-from safekeeper.bench.studies.peace_simulator.sweep import cases, goals_of
+from safekeeper.bench.studies.peace_simulator.sweep import beside_the_paper, cases, goals_of
 from safekeeper.bench.studies.peace_simulator.sweep import table_of as sweep_table
 
 UNEVEN = 0.5
@@ -57,6 +57,8 @@ def main() -> None:
     console.print(sweep_table(swept))
     for goal in goals_of(swept):
         print(goal)
+    for line in beside_the_paper(swept):
+        print(line)
     if given.only:
         return
     for site in [PAPER] if given.quick else [PAPER, LARGE]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from safekeeper.bench.studies.peace_simulator.fluid import Fluid, fair_rates
 from safekeeper.bench.studies.peace_simulator.report import plots_of, runs_of, table_of
 from safekeeper.bench.studies.peace_simulator.simulation import PAPER, PEACE, STOCK, Simulation
-from safekeeper.bench.studies.peace_simulator.sweep import STRICT, cases, goals_of
+from safekeeper.bench.studies.peace_simulator.sweep import STRICT, beside_the_paper, cases, goals_of
 from safekeeper.bench.studies.peace_simulator.sweep import table_of as sweep_table
 
 unhurried = settings(deadline=None)
@@ -112,3 +112,7 @@ def test_figure_10_is_swept_and_what_contradicts_the_paper_is_named():
     assert sweep_table(found).row_count == 4
     met = {str(goal) for goal in goals_of(found)}
     assert any("goal not met" in one and "8 x 512 MB" in one for one in met)
+    told = {line.split(" by ")[0]: line for line in beside_the_paper(found)}
+    assert "told 0.5: contradicts the paper, it takes longer" in told["Figure 10, 8 x 512 MB"]
+    assert "told 0.5: contradicts the paper, it takes less" in told["Figure 10, 16 x 128 MB"]
+    assert "told 1.2: as told" in told["Figure 10, 16 x 512 MB"]
