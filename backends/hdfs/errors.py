@@ -36,6 +36,10 @@ def explain(where: str, exception: str, said: str) -> Unavailable:
     """The error to raise where the client raised *exception*, a Java class, and *said* something, at *where*."""
     kind = exception.rpartition(".")[2].rpartition("$")[2]
     line = " ".join(said.partition("\n")[0].split())
+    if "cannot authenticate via" in said or kind == "KerberosAuthException":
+        return Unavailable(
+            f"{where}: there is no ticket of Kerberos: run kinit, or correct KRB5CCNAME and HADOOP_CONF_DIR"
+        )
     if kind in ("FileNotFoundException", "NoSuchFileException"):
         return Missing(f"{where}: there is no such file: {line}")
     if kind in ("FileAlreadyExistsException", "AlreadyBeingCreatedException", "RecoveryInProgressException"):

@@ -6,9 +6,21 @@ import pytest
 
 from safekeeper.dev.hdfs import HdfsCluster, HdfsNode
 
+from .kerberos import KERBEROS, logged_in
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _who_we_are(servers):
+    """By our name, as the cluster believes it; or by a ticket."""
+    if not KERBEROS:
+        yield
+        return
+    with logged_in(servers / "kerberos"):
+        yield
+
 
 @pytest.fixture(scope="session")
-def hdfs(servers):
+def hdfs(servers, _who_we_are):
     """A NameNode and four DataNodes: one more than a file has replicas, so that one can be lost."""
     with HdfsCluster(servers / "hdfs", [HdfsNode()] * 4) as cluster:
         yield cluster

@@ -17,6 +17,8 @@ from safekeeper.backends.hdfs.client import Client, start_jvm
 from safekeeper.dev.hdfs import HdfsCluster, HdfsNode
 from safekeeper.url import Url
 
+from .kerberos import not_with_kerberos, write_settings
+
 A, B = CheckpointId("g", b"a"), CheckpointId("g", b"b")
 
 
@@ -143,8 +145,7 @@ for place in ("hdfs://pair", "hdfs://"):
 
 def run_with(settings, folder, code, *arguments):
     """Run *code* in a process that finds *settings* where Hadoop's tools find them."""
-    rows = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in settings.items())
-    (folder / "core-site.xml").write_text(f"<configuration>{rows}</configuration>")
+    write_settings(folder, settings)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "HADOOP_CONF_DIR": str(folder)}
     subprocess.run([sys.executable, "-c", code, *arguments], env=environment, timeout=240, check=True)
 
@@ -214,10 +215,12 @@ with safekeeper.open(with_coordinator(sys.argv[1] + "?placement=peace")) as stor
         assert store.read([A]) == [b"value"]
 
 
+@not_with_kerberos
 def test_no_right_to_write_is_one_clear_line(hdfs, hdfs_url):
     check_line(hdfs_url.replace("hdfs://", "hdfs://nobody@"), "permission denied (Permission denied: user=nobody")
 
 
+@not_with_kerberos
 def test_reading_needs_no_right_to_write(hdfs_url):
     write(hdfs_url)
     with safekeeper.open(hdfs_url.replace("hdfs://", "hdfs://nobody@")) as store:

@@ -23,6 +23,7 @@ from safekeeper.backends.hdfs.peace.topology import Topology
 from safekeeper.errors import BadUrl, Unavailable
 from safekeeper.url import Url
 
+from ..kerberos import not_with_kerberos
 from .test_gathering import counted
 
 SECRET = "a secret for the tests"
@@ -152,6 +153,7 @@ def test_what_is_missing_is_said_in_one_line(hdfs_url, options, problem):
     assert "\n" not in str(found.value)
 
 
+@not_with_kerberos
 def test_who_may_not_ask_for_the_data_nodes_is_told_to_list_them(hdfs_url):
     as_nobody = Url.parse(hdfs_url.replace("hdfs://", "hdfs://nobody@"))
     with pytest.raises(Unavailable, match="be it, or list them in a topology file") as found:
