@@ -26,9 +26,14 @@ from safekeeper.backends.hdfs.peace.topology import Topology, link_capacity
 from safekeeper.backends.hdfs.placement import Placement, StockPlacement, Turn
 from safekeeper.bench.lab.shaped_network import ShapedNetwork, ShapedServer
 from safekeeper.dev.hdfs import HdfsCluster, HdfsNode
+from safekeeper.errors import SafekeeperError
 
 REPLICAS = 3
 STOCK, PLANNED, PEACE, STRICT = "stock", "planned", "Peace", "strict"
+
+
+class SparkSiteStuck(SafekeeperError):
+    """With Spark on the servers, something did not happen in time. The message says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class Setting:
     """With which every writer writes, in all arms."""
     own_disk: bool = False
     """Whether the first replica is on the writer's own disk, in all arms: HDFS' own rule, not the paper's."""
+    racks: int = 2
 
     @property
     def link(self) -> int:
@@ -141,7 +147,7 @@ class PeaceSite:
         self._stack = ExitStack()
         self._setting = setting
         self._data = secrets.token_bytes(setting.chunk_bytes)
-        self.network = ShapedNetwork({"/rack1": setting.per_rack, "/rack2": setting.per_rack})
+        self.network = ShapedNetwork({f"/rack{n}": setting.per_rack for n in range(1, setting.racks + 1)})
         self.addresses: list[str] = []
         """The servers' transfer addresses."""
         self.name_node = ""

@@ -45,6 +45,12 @@ _SETTINGS = """\
 """
 
 
+def write_packet_size(folder: Path, chunk_bytes: int) -> None:
+    """Let clients of HDFS find in *folder* how large packets are: as many times smaller as chunks are."""
+    (folder / "hdfs-site.xml").write_text(_SETTINGS.format(chunk_bytes // 64))
+    os.environ["HADOOP_CONF_DIR"] = str(folder)
+
+
 class Watched:
     """A placement that notes when its first turn was taken: `Placement`."""
 
@@ -107,8 +113,7 @@ class StoreSite(PeaceSite):
 
     def prepare(self, folder: Path) -> None:
         """Before the JVM starts: what clients find where Hadoop's settings are."""
-        (folder / "hdfs-site.xml").write_text(_SETTINGS.format(self._setting.chunk_bytes // 64))
-        os.environ["HADOOP_CONF_DIR"] = str(folder)
+        write_packet_size(folder, self._setting.chunk_bytes)
 
     def run(self, arm: str, checkpoints: Sequence[Checkpoint]) -> Run:
         """Let every server write its checkpoint once."""
