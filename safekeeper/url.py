@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import os
 import re
 import types
@@ -134,13 +135,18 @@ Size = typing.NewType("Size", int)
 """A number of bytes; in a URL with an optional K, M or G (1024 each)."""
 
 
+def without_none(hint: Any) -> Any:
+    """The type of an option that may also be None; any other as it is."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):  # `Literal[...] | None` makes the first of the two
+        (hint,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
+    return hint
+
+
 def _convert(hint: Any, text: str) -> Any:
-    if isinstance(hint, types.UnionType):
-        hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
+    hint = without_none(hint)
     if typing.get_origin(hint) is typing.Literal:
-        choices = typing.get_args(hint)
-        if text not in choices:
-            raise ValueError(f"it takes {', '.join(choices)}")
+        if text not in (words := typing.get_args(hint)):
+            raise ValueError(f"it takes {', '.join(words)}")
         return text
     if hint is bool:
         if text not in ("yes", "no"):
@@ -149,11 +155,37 @@ def _convert(hint: Any, text: str) -> Any:
     if hint is Size:
         return _parse_size(text)
     if hint in (int, float):
-        try:
-            return hint(text)
-        except ValueError:
-            raise ValueError("it takes a number") from None
-    return text
+        return _parse_number(hint, text)
+    if hint is str:
+        return text
+    raise TypeError(f"an option of a URL cannot be a {hint}")
+
+
+def _parse_number(kind: type[int] | type[float], text: str) -> float:
+    try:
+        number = kind(text)
+    except ValueError:
+        raise ValueError("it takes a number") from None
+    if not math.isfinite(number):  # nan is neither above 0 nor below
+        raise ValueError("it takes a number")
+    return number
+
+
+def _words(settings: type) -> dict[str, tuple[str, ...]]:
+    """The options of *settings* that take one of several words, each with its words."""
+    hints = {name: without_none(hint) for name, hint in typing.get_type_hints(settings).items()}
+    return {name: typing.get_args(hint) for name, hint in hints.items() if typing.get_origin(hint) is typing.Literal}
+
+
+def check_words(options: Any) -> None:
+    """Raise `ValueError` if a field of *options*, a dataclass, has a word that its `Literal[...]` does not list.
+
+    For the `__post_init__` of options that are made without a URL, too.
+    """
+    for name, words in _words(type(options)).items():
+        value = getattr(options, name)
+        if value is not None and value not in words:
+            raise ValueError(f"{name.replace('_', '-')}={value}: it takes {', '.join(words)}")
 
 
 def _parse_size(text: str) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from safekeeper.errors import BadUrl
-from safekeeper.url import Url
+from safekeeper.url import Url, check_words
 
 _TABLE = re.compile(r"([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -33,6 +33,7 @@ class HBaseOptions:
     write of a large value may take longer than half of this."""
 
     def __post_init__(self) -> None:
+        check_words(self)
         if self.timeout <= 0 or self.orphans_after <= 0:
             raise ValueError("timeout= and orphans-after= take more than 0 seconds")
         if self.connections < 1:

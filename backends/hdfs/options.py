@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from safekeeper.backends.hdfs.peace.defaults import WIRE_CAPACITY
 from safekeeper.errors import BadUrl
-from safekeeper.url import Size, Url
+from safekeeper.url import Size, Url, check_words
 
 _MIB: Final = 1 << 20
 _8_MIB: Final = Size(8 * _MIB)
@@ -55,6 +55,7 @@ class HdfsOptions:
     value may take longer than half of this."""
 
     def __post_init__(self) -> None:
+        check_words(self)
         if self.replication is not None and not 1 <= self.replication <= 512:
             raise ValueError("replication= takes 1 to 512")
         if self.segment < _MIB or self.chunk < _MIB or self.segment % 512 or self.chunk % 512:

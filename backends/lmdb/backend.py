@@ -26,7 +26,7 @@ from safekeeper.backends.lmdb.layout import (
 )
 from safekeeper.backends.lmdb.options import DEFAULT_MAP_SIZE, LmdbOptions
 from safekeeper.backends.shared.local_files import check_folder, check_local, make_folder, survives_on, sync_folder
-from safekeeper.url import Url
+from safekeeper.url import Size, Url
 
 T = TypeVar("T")
 
@@ -41,9 +41,10 @@ class LmdbBackend(Backend):
         self, root: str | os.PathLike[str], sync: Sync | None = None, map_size: int = DEFAULT_MAP_SIZE
     ) -> None:
         super().__init__()
+        options = LmdbOptions(sync, Size(map_size))  # which checks them
         self._root = Path(root)
-        self._sync = sync
-        self._map_size = map_size
+        self._sync = options.sync
+        self._map_size = options.map_size
         self._lock = Lock()
         self._environment: Environment | None = None
         self._durable = False

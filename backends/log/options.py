@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from safekeeper.backend import Scope
-from safekeeper.url import Size
+from safekeeper.url import Size, check_words
 
 _64_MIB: Final = Size(64 << 20)
 
@@ -32,6 +32,7 @@ class LogOptions:
     refused. With `host`, every file system that other hosts may share is."""
 
     def __post_init__(self) -> None:
+        check_words(self)
         if self.sync_interval <= 0:
             raise ValueError("sync-interval is a number of seconds above 0")
         if not 4096 <= self.segment <= 4 << 30:
