@@ -59,13 +59,14 @@ _FIRST_READ = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """`file:` has no options."""
+    """`file:///var/lib/app` or `file:relative/path`."""
 
 
 class FileBackend(Backend):
     """One file per id below a root folder. Any number of processes may read and write it."""
 
     scope = Scope.HOST
+    url_options = (FileOptions,)
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ class _Store:
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """`memory:` has no options."""
+    """`memory:`, a store of its own, or `memory:NAME`, one for all handles with this name in the process."""
 
 
 _named: dict[str, _Store] = {}
@@ -37,6 +37,7 @@ class MemoryBackend(Backend):
     survives = Survives.NOTHING
     scope = Scope.PROCESS
     atomic_batch = True
+    url_options = (MemoryOptions,)
 
     def __init__(self, name: str = "") -> None:
         super().__init__()

@@ -532,6 +532,15 @@ def announced_to(backend: Backend, group: str, nbytes: int) -> AbstractContextMa
 
 
 @runtime_checkable
+class SupportsUrlOptions(Protocol):
+    """A backend class that says which options its URL takes, for `safekeeper backends NAME` and `docs/backends.md`."""
+
+    url_options: Sequence[type]
+    """The dataclasses that `from_url` gives to `Url.options`, with a docstring under each field. Where the URL decides
+    which one that is, the general one is first."""
+
+
+@runtime_checkable
 class SupportsWorkers(Protocol):
     """A backend class that must do something before the workers of a distributed job open its stores."""
 

@@ -42,7 +42,8 @@ from safekeeper.backend import (
     Survives,
 )
 from safekeeper.errors import BadState, Corruption, SafekeeperError, one_line
-from safekeeper.registry import BUNDLED, Commands, commands, same_store, third_party
+from safekeeper.options import describe, options_of
+from safekeeper.registry import BUNDLED, Commands, backend_class, commands, same_store, third_party
 from safekeeper.url import show_url
 
 if TYPE_CHECKING:
@@ -183,8 +184,17 @@ class BackendRow:
 
 
 @app.command()
-def backends(as_json: AsJson = False) -> None:
-    """List the backends: who sees a write, what it survives with default settings, and whether its driver is here."""
+def backends(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One of them: the options of its URL.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the backends: who sees a write, what it survives with default settings, and whether its driver is here.
+
+    With a NAME, such as log or objects+s3, describe what the URL of that backend takes, as docs/backends.md does.
+    """
+    if name is not None:
+        _describe_backend(name.rstrip(":"), as_json)
+        return
     rows = list(_backend_rows())
     if as_json:
         _print_json([asdict(row) for row in rows])
@@ -194,6 +204,14 @@ def backends(as_json: AsJson = False) -> None:
     for row in rows:
         table.add_row(*map(one_line, asdict(row).values()))
     out.print(table, crop=False)
+
+
+def _describe_backend(scheme: str, as_json: bool) -> None:
+    backend = backend_class(scheme.lower())
+    if as_json:
+        _print_json([asdict(option) for found in options_of(backend) for option in found.options])
+    else:
+        print("\n".join(map(one_line, describe(backend).splitlines())))
 
 
 def _backend_rows() -> Iterator[BackendRow]:

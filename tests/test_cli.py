@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +102,22 @@ def test_backends_lists_every_scheme_with_its_state():
     assert rows["file:"]["survives"] == "process, os, power"
     assert rows["memory:"]["state"] == "ready"
     assert b"one file per id" in answer("backends")
+
+
+def test_backends_with_a_name_describes_the_options_of_its_url():
+    said = answer("backends", "log:").decode()
+    assert "- **`sync=`** always, interval, none (default `always`). When a write is durable:" in said
+    assert said.rstrip() in (Path(__file__).parents[1] / "docs" / "backends.md").read_text()
+    options = json.loads(answer("backends", "objects+s3", "--json"))
+    assert [option["name"] for option in options] == ["parallel", "timeout", "retries"]
+    assert all(option["text"] for option in options)
+    assert b"did you mean 'log'" in run("backends", "lgo").stderr
+
+
+def test_backends_describes_a_backend_that_does_not_say_its_options(tmp_path):
+    (tmp_path / "theirs.py").write_text("import safekeeper\nclass Theirs(safekeeper.Backend): ...\n")
+    write_entry_points(tmp_path, {"theirs": "theirs:Theirs"})
+    assert b"does not say which options" in run("backends", "theirs", path=tmp_path).stdout
 
 
 def test_backends_tells_how_to_install_a_missing_driver():

@@ -71,6 +71,7 @@ class HBaseBackend(Backend):
     """Checkpoints in HBase: one row per id, and a clock by which whoever writes later wins."""
 
     scope = Scope.NETWORK
+    url_options = (HBaseOptions,)
     survives = Survives.PROCESS
     """Every write goes into the write-ahead log before it is answered. Whether that is synced to disks, and on how many
     hosts it lies, cannot be asked through Thrift: declare it with `?assert=`."""

@@ -14,7 +14,8 @@ _TABLE = re.compile(r"([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, slots=True)
 class HBaseOptions:
-    """What may stand after the `?`; `-` for `_`."""
+    """`hbase://HOST:PORT/TABLE`: HBase's Thrift 1 server, at port 9090 if none is given, and a table, `safekeeper`
+    if none is given."""
 
     timeout: float = 10.0
     """Seconds to wait for a connection, for an answer, or for a connection that other threads use while none of them

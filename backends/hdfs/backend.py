@@ -132,6 +132,7 @@ class HdfsBackend(Backend):
     """A handle on checkpoints in HDFS."""
 
     scope = Scope.NETWORK
+    url_options = (HdfsOptions,)
 
     def __init__(self, folder: HdfsFolder, options: HdfsOptions) -> None:
         super().__init__()

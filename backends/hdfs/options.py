@@ -17,7 +17,8 @@ _128_MIB: Final = Size(128 * _MIB)
 
 @dataclass(frozen=True, slots=True)
 class HdfsOptions:
-    """What may stand after the `?`; `-` for `_`."""
+    """`hdfs://NAMENODE:PORT/folder`; `hdfs://SERVICE/folder`, as the settings of the cluster define it; `hdfs:///folder`
+    for their default. `USER@` before the host, on a cluster that believes it."""
 
     sync: Literal["hsync", "hflush"] = "hsync"
     """When a write is acknowledged: when it is on the disks of all DataNodes of its pipeline, or in their memory."""

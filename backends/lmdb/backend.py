@@ -36,6 +36,7 @@ class LmdbBackend(Backend):
 
     scope = Scope.HOST
     atomic_batch: Literal[True] = True
+    url_options = (LmdbOptions,)
 
     def __init__(
         self, root: str | os.PathLike[str], sync: Sync | None = None, map_size: int = DEFAULT_MAP_SIZE

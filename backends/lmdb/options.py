@@ -12,10 +12,11 @@ DEFAULT_MAP_SIZE = Size(1 << 30)
 
 @dataclass(frozen=True, slots=True)
 class LmdbOptions:
-    """The options of `lmdb:`."""
+    """`lmdb:///var/lib/app` or `lmdb:relative/path`."""
 
     sync: Sync | None = None
-    """`always` or `none`, for a new store; `always` if not given. Another store keeps what it was made with."""
+    """When a write is durable: before it returns, or when the system pleases. A new store is made with `always` if this
+    is left out; one that is there keeps what it was made with."""
     map_size: Size = DEFAULT_MAP_SIZE
     """How much address space to begin with. It doubles when it is full; only what is written takes up disk."""
 

@@ -42,6 +42,7 @@ class LogBackend(Backend):
     """A handle of a log. All handles of a root in one process share its files and its writer."""
 
     atomic_batch = True
+    url_options = (LogOptions,)
 
     def __init__(
         self, root: str | os.PathLike[str], options: LogOptions | None = None, files: Files | None = None

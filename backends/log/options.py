@@ -13,10 +13,10 @@ _64_MIB: Final = Size(64 << 20)
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """`log:///var/lib/app?sync=interval&segment=256M`"""
+    """`log:///var/lib/app` or `log:relative/path`, such as `log:///var/lib/app?sync=interval&segment=256M`."""
 
     sync: Literal["always", "interval", "none"] = "always"
-    """When a write is durable: before it returns; some time later, `sync_interval` at most; when the system pleases.
+    """When a write is durable: before it returns; some time later, `sync-interval` at most; when the system pleases.
     With the last two a write goes to a buffer in this process, so it does not survive the end of the process either."""
     sync_interval: float = 1.0
     """Seconds between two syncs (or, with `none`, between two writes to the file)."""

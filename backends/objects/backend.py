@@ -15,7 +15,7 @@ from typing import Self, TypeVar, cast
 
 from safekeeper.backend import Backend, Batch, CheckpointId, Compaction, Receipt, check_creation
 from safekeeper.backends.objects.errors import errors_as_unavailable
-from safekeeper.backends.objects.options import open_store, place_of
+from safekeeper.backends.objects.options import NetworkOptions, ObjectsOptions, S3Options, open_store, place_of
 from safekeeper.backends.objects.store import OBJECT, TEMPORARY, LocalStore, ObjectStore
 from safekeeper.backends.shared.errors import Misconfigured
 from safekeeper.backends.shared.named_values import (
@@ -49,6 +49,8 @@ Result = TypeVar("Result")
 
 class ObjectsBackend(Backend):
     """One immutable object per write of an id. Any number of processes and hosts may read and write it."""
+
+    url_options = (ObjectsOptions, NetworkOptions, S3Options)
 
     def __init__(self, store: ObjectStore, place: str, parallel: int = 1) -> None:
         super().__init__()

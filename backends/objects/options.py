@@ -1,9 +1,6 @@
 """From the URL of `objects+SCHEME:` to an object store: which driver, and what its options are.
 
-    objects+file:///var/lib/app            objects+memory://name            objects+s3://bucket/prefix?timeout=5
-
-Besides the options below, a URL takes those of the driver: the plain parameters of its class, `-` for `_`, yes and no
-for True and False. What does not fit into a URL comes from fsspec's configuration files and variables.
+objects+file:///var/lib/app            objects+memory://name            objects+s3://bucket/prefix?timeout=5
 """
 
 from __future__ import annotations
@@ -31,7 +28,12 @@ _NOT_IN_A_URL = ("kwargs", "loop", "session", "asynchronous", "use_listings_cach
 
 @dataclass(frozen=True, slots=True)
 class ObjectsOptions:
-    """The options of `objects+SCHEME:`."""
+    """`objects+SCHEME:` with any scheme of fsspec: `objects+file:///var/lib/app`, `objects+s3://bucket/prefix`.
+
+    Besides the options below, a URL takes those of the driver: the plain parameters of its class, `-` for `_`, yes and
+    no for True and False. What does not fit into a URL, and secrets, come from fsspec's configuration files and
+    variables.
+    """
 
     parallel: int = 16
     """How many requests of one handle may be under way at a time, where the store is on a network."""
@@ -43,7 +45,7 @@ class ObjectsOptions:
 
 @dataclass(frozen=True, slots=True)
 class NetworkOptions(ObjectsOptions):
-    """Those of the schemes whose driver is asynchronous: `objects+s3:`, `objects+gcs:`, `objects+abfs:` and others."""
+    """Also, where the driver is asynchronous: `objects+s3:`, `objects+gcs:`, `objects+abfs:` and others."""
 
     timeout: float = 60.0
     """Seconds after which a request counts as failed, its retries included; and one more for each 256 KiB that it
@@ -57,7 +59,7 @@ class NetworkOptions(ObjectsOptions):
 
 @dataclass(frozen=True, slots=True)
 class S3Options(NetworkOptions):
-    """Those of `objects+s3:`."""
+    """Also for `objects+s3:`."""
 
     retries: int = 2
     """How often a request is made again. Each time waits for its part of the time-out."""

@@ -35,6 +35,7 @@ class RedisBackend(Backend):
     """Checkpoints in Redis or Valkey: a hash per group, changed by transactions that cannot come late."""
 
     scope = Scope.NETWORK
+    url_options = (RedisOptions,)
 
     def __init__(self, address: Address, connect: Connect, options: RedisOptions) -> None:
         super().__init__()

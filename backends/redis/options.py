@@ -17,7 +17,8 @@ from safekeeper.url import Url
 
 @dataclass(frozen=True, slots=True)
 class RedisOptions:
-    """What may stand after the `?`; `-` for `_`."""
+    """`redis://HOST:PORT/DATABASE`, `rediss://` for TLS, `redis+unix:///path/of/the/socket`; `USER:PASSWORD@` before
+    the host."""
 
     prefix: str = "safekeeper"
     """What the names of all keys start with. Stores with different prefixes do not meet. No braces: in a cluster they

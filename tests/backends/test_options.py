@@ -17,7 +17,7 @@ from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.memory import MemoryOptions
 from safekeeper.backends.objects.options import NetworkOptions, ObjectsOptions, S3Options
 from safekeeper.backends.redis.options import RedisOptions
-from safekeeper.registry import BUNDLED
+from safekeeper.registry import BUNDLED, backend_class
 from safekeeper.url import without_none
 
 OPTIONS = [
@@ -45,6 +45,9 @@ NUMBERS = [(url, name) for url, name, hint in FIELDS if hint in (int, float)]
 
 
 def test_every_bundled_backend_is_here():
+    assert {cls for row in BUNDLED for cls in backend_class(row.replace("objects+", "objects+file")).url_options} == {
+        options for _, options in OPTIONS
+    }
     schemes = {Url.parse(url).scheme for url, _ in OPTIONS}
     assert {row for row in BUNDLED if not row.endswith("+")} <= schemes
     assert {(Url.parse(url).scheme, name) for url, name, _ in WORDS} >= {
