@@ -60,6 +60,7 @@ class Claims:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._last: tuple[bytes, int] = b"", 0  # what was read last, and the epoch in it: it is nearly always the same
 
     @classmethod
     def of_reader(cls, root: Path) -> Self | None:
@@ -70,13 +71,19 @@ class Claims:
             return None
         claims = cls(fd)
         weakref.finalize(claims, os.close, fd).atexit = False
-        return claims if claims._words()[:2] == (_MARK, VERSION) else None
+        return claims if _decode(os.pread(fd, _WORDS.size, 0))[:2] == (_MARK, VERSION) else None
 
     @property
     def epoch(self) -> int:
         """Another number after each claim; 0 if it cannot be told now."""
-        _, _, epoch, complement = self._words()
-        return epoch if epoch ^ _MASK == complement else 0
+        raw = os.pread(self._fd, _WORDS.size, 0)
+        last, epoch = self._last
+        if raw == last:
+            return epoch
+        _, _, epoch, complement = _decode(raw)
+        epoch = epoch if epoch ^ _MASK == complement else 0
+        self._last = raw, epoch
+        return epoch
 
     def is_removed(self) -> bool:
         """Whether whoever claims from now on will say so elsewhere."""
@@ -86,9 +93,10 @@ class Claims:
         """Say that a folder was claimed."""
         os.pwrite(self._fd, _WORDS.pack(_MARK, VERSION, epoch, epoch ^ _MASK), 0)
 
-    def _words(self) -> tuple[int, int, int, int]:
-        mark, version, epoch, complement = _WORDS.unpack(os.pread(self._fd, _WORDS.size, 0).ljust(_WORDS.size, b"\0"))
-        return mark, version, epoch, complement
+
+def _decode(raw: bytes) -> tuple[int, int, int, int]:
+    mark, version, epoch, complement = _WORDS.unpack(raw.ljust(_WORDS.size, b"\0"))
+    return mark, version, epoch, complement
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,8 @@ class IndexTable:
 
     def find(self, group: str, key: bytes) -> int:
         """The location of an id, 0 if it has none."""
+        if not self.names:
+            return 0
         at = self.position(group, key)
         return int(self.locations[at]) if at >= 0 else 0
 

@@ -22,7 +22,7 @@ from safekeeper.backend import CheckpointId, Stats
 from safekeeper.backends.log.claim import Claims, writer_folders
 from safekeeper.backends.log.files import Files
 from safekeeper.backends.log.index_file import U64
-from safekeeper.backends.log.location import TOMBSTONE_BIT
+from safekeeper.backends.log.location import SEGMENT_SHIFT, TOMBSTONE_BIT
 from safekeeper.backends.log.open_files import most_open
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.recovery import State
@@ -96,10 +96,10 @@ class Root:
             known = {folder.path: folder for folder in self._folders}
             paths = writer_folders(self.path)
             self._folders = tuple(known.get(path) or WriterFolder(path, self.options, self.files) for path in paths)
-            self._seen_epoch = epoch
             self._unread |= any(folder.path not in known for folder in self._folders)
             for folder in self._folders:
                 folder.forget_status()
+            self._seen_epoch = epoch  # from now on nobody looks
             for folder in {*known.values()} - {*self._folders, self.own}:
                 folder.close()
 
@@ -166,8 +166,44 @@ class Root:
                 if not self._has_moved_on(look):
                     raise
 
+    def _read_one(self, id: CheckpointId) -> list[bytes | None] | None:
+        """The value of *id*, as `read` gives it, in few steps. None if somebody has to look: something has changed
+        since the last look, or several folders know the id."""
+        folders = self._unchanged()
+        one = len(folders) == 1  # which is caught up with at any moment; several have to be at the same
+        if not folders or (one and not folders[0].is_caught_up()):
+            return None
+        with folders[0].lock if one else _all_locks(folders):
+            if not (one or all(map(WriterFolder.is_caught_up, folders))):
+                return None
+            known = [(folder, at) for folder in folders if (at := folder.state.index.find_last(id.group, id.key))]
+            if len(known) != 1:
+                return None if known else [None]
+            ((folder, location),) = known
+            if location & TOMBSTONE_BIT:
+                return [None]
+            segments = folder.pin((location >> SEGMENT_SHIFT,))
+        try:
+            (segment,) = segments.values()
+            return [segment.read_value(location, id.group.encode(), id.key)]
+        finally:
+            folder.unpin(segments.values())
+
+    def _unchanged(self) -> tuple[WriterFolder, ...]:
+        """The folders, if they are the ones that are known; nothing if somebody has to look."""
+        claims = self._claims
+        if claims is None or not 0 < claims.epoch == self._seen_epoch or claims.is_removed():
+            return ()
+        return self._folders
+
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         """The values of *ids*."""
+        if len(ids) == 1:
+            try:
+                if (values := self._read_one(ids[0])) is not None:
+                    return values
+            except (*_MOVING, OSError):
+                pass  # what it means is decided below
         while True:
             folders, look = self.refresh(), _Look()
             if len(ids) > _FEW_IDS and len(ids) > (most := max(self._most_pinned(), 1)):
@@ -301,14 +337,20 @@ class Root:
         return look.folder is not None and (look.folder not in self._folders or look.folder.has_moved_on(look.state))
 
 
+def _all_locks(folders: Iterable[WriterFolder]) -> ExitStack:
+    """The locks of all *folders*, taken, until it is closed."""
+    with ExitStack() as locks:
+        for folder in folders:
+            locks.enter_context(folder.lock)
+        return locks.pop_all()
+
+
 def _at_once(
     folders: Sequence[WriterFolder], look: Callable[[WriterFolder, bool], V], looking: _Look
 ) -> list[V] | None:
     views: list[V] = []
     try:
-        with ExitStack() as locks:
-            for folder in folders:
-                locks.enter_context(folder.lock)
+        with _all_locks(folders):
             if len(folders) > 1 and not all(folder.is_current() for folder in folders):
                 return None
             for folder in folders:

@@ -238,6 +238,9 @@ class WriterFolder:
 
     def _pin_few(self, numbers: set[int], most: int) -> tuple[dict[int, LogSegment], bool]:
         """Segments, and whether they are pinned: not if there are more than *most*, or there is no room for so many."""
+        if not numbers:
+            self._check_open()
+            return {}, True
         if len(numbers) <= most:
             try:
                 return self.pin(numbers), True
@@ -337,6 +340,19 @@ class WriterFolder:
         progress = status.progress()
         known = progress.visible is None or progress.visible <= max(self.state.sequence, self._scanned_for)
         return known and progress.generation == self._seen_generation
+
+    def is_caught_up(self) -> bool:
+        """Whether `refresh` would find nothing and there is nothing to settle, in one look; if in doubt, False."""
+        if not self.writing:
+            status = self._status
+            if status is None or self._status_is_old or not self._loaded:
+                return False
+            progress = status.progress()
+            if progress.generation != self._seen_generation:
+                return False
+            if progress.visible is None or progress.visible > self.state.sequence:
+                return False
+        return not (self.state.has_more or self._closed)
 
     def forget_status(self) -> None:
         """Look for the status anew: the folder may have another writer, which has a status of its own."""

@@ -61,6 +61,7 @@ class WriterStatus:
         self._fd = fd
         self._path = path
         self._place = place_of(fd)
+        self._progress = WriterProgress(bytes(_SIX.size))  # as it was read last: it is often the same
         self._close = weakref.finalize(self, os.close, fd)  # when nobody reads it any more, in whichever thread
         self._close.atexit = False
         self._shares = os.fstat(fd).st_size >= 8 * _WORDS_TO_SHARE
@@ -127,7 +128,10 @@ class WriterStatus:
 
     def progress(self) -> WriterProgress:
         """How far the writer is, in one look."""
-        return WriterProgress(*_SIX.unpack(self._read(_SIX.size, _VISIBLE)))
+        raw = self._read(_SIX.size, _VISIBLE)
+        if raw != self._progress.raw:
+            self._progress = WriterProgress(raw)
+        return self._progress
 
     @property
     def visible(self) -> int | None:
@@ -202,7 +206,8 @@ class WriterStatus:
 
     def _read(self, size: int, at: int) -> bytes:
         if self._fd >= 0:
-            return os.pread(self._fd, size, 8 * at).ljust(size, b"\0")  # what somebody has cut off says nothing
+            raw = os.pread(self._fd, size, 8 * at)
+            return raw if len(raw) == size else raw.ljust(size, b"\0")  # what somebody has cut off says nothing
         try:
             fd = with_room(lambda: os.open(self._path, os.O_RDONLY | os.O_CLOEXEC))
         except (FileNotFoundError, NotADirectoryError):
@@ -219,9 +224,11 @@ _kept: weakref.WeakSet[WriterStatus] = weakref.WeakSet()
 class WriterProgress:
     """How far a writer is, or None where that cannot be told."""
 
-    __slots__ = ("generation", "synced", "visible")
+    __slots__ = ("generation", "raw", "synced", "visible")
 
-    def __init__(self, *words: int) -> None:
+    def __init__(self, raw: bytes) -> None:
+        words = _SIX.unpack(raw)
+        self.raw = raw
         self.visible = _higher(words[0], words[1])
         self.synced = _same(words[2], words[3])
         self.generation = _same(words[4], words[5])

@@ -99,6 +99,34 @@ def test_each_writer_has_a_folder_and_those_of_the_dead_are_used_again(tmp_path)
             one._process.kill()
 
 
+@pytest.mark.parametrize("writers", [1, 2])
+@pytest.mark.parametrize("reads_only", [True, False])
+def test_a_single_read_sees_what_others_have_just_done(tmp_path, writers, reads_only):
+    url = f"log://{tmp_path}/store?segment=4K"
+    with Peer(url) as one, Peer(url) as other, safekeeper.open(url) as store:
+        peers = [one, other][:writers]
+        if not reads_only:
+            put(store, k=b"ours")
+        for turn in range(12):
+            peer = peers[turn % writers]
+            put(peer, k=b"%d" % turn, **{f"k{turn}": bytes(500)})
+            assert get(store, "k") == b"%d" % turn
+            assert get(store, f"k{turn}") == bytes(500), "an id that one folder knows"
+            delete(peer, f"k{turn}")
+            assert get(store, f"k{turn}") is None
+            if not reads_only and turn % 3 == 0:
+                put(store, k=b"ours")
+                assert get(store, "k") == b"ours"
+            if turn % 5 == 4:
+                peer.call(compact)  # the files that were read are gone
+                delete(peer, "k")
+                assert get(store, "k") is None
+        one._process.kill()
+        one._process.wait()
+        put(store, k=b"taken over")  # perhaps in the folder of the one that was killed
+        assert get(store, "k") == b"taken over"
+
+
 def test_a_deleted_id_stays_deleted_whoever_compacts_and_in_whatever_order(tmp_path):
     root, url = tmp_path / "store", f"log://{tmp_path}/store?segment=4K"
     for order in ("ours first", "theirs first"):

@@ -1,4 +1,4 @@
-"""The studies of scans and of claims run, on few ids, and say what they have found."""
+"""The studies of scans, of claims and of single reads run, on few ids, and say what they have found."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ def test_writes_with_a_check_are_compared_with_plain_ones():
     said = run("claims_overhead", "--only", "lmdb", "--rounds", "1", "--seconds", "0.001")
     for arm in ("plain", "a check after each write", "a check after 10 writes"):
         assert f"│ {arm} " in said
+
+
+def test_single_reads_are_compared_with_a_file_each():
+    said = run("single_reads", "--quick", "--rounds", "1")
+    for arm in ("own", "one writer", "three writers"):
+        assert f"single reads of 1 KB: {arm} at least 1 times one file per id: " in said
 
 
 def run(study: str, *arguments: str) -> str:
