@@ -285,16 +285,20 @@ def everything(
 ) -> None:
     """Run every study that comes with safekeeper and write a page with the results.
 
-    It takes long. With --results it can be done bit by bit: the page then has what is kept there, too.
+    It takes long, but it can be done bit by bit: beside the page is a file .json with what it is made from, and what
+    this run has not measured stays. --results keeps all that the studies print.
     """
     require_histograms()
     from safekeeper.bench.harness.page import page
-    from safekeeper.bench.harness.run_all import run_all
+    from safekeeper.bench.harness.run_all import dump_kept, joined, load_kept, run_all
 
     require_folder(output)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever asks us to end means the studies, too
     outcomes = run_all(quick=quick, only=only or (), results=results, said=say)
-    write_file(output, page(outcomes))
+    kept = output.with_suffix(".json")
+    whole = joined(load_kept(kept), outcomes)
+    write_file(kept, dump_kept(whole))
+    write_file(output, page(whole))
     for outcome in outcomes:
         for goal in outcome.goals:
             print(f"{outcome.study.name}: {goal}")

@@ -87,7 +87,7 @@ class Machine:
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return (
             f"{self.cores} cores of {self.processor}, {self.memory_bytes / 2**30:.0f} GB, {self.system},"
-            f" {self.file_system or 'unknown file system'}; {versions}."
+            f" {self.file_system or 'unknown file system'}; {versions or 'versions were not noted'}."
         )
 
     def warning(self) -> str:

@@ -1,34 +1,34 @@
-"""The page that `safekeeper bench all` writes: which goals are met, and all that the studies printed."""
+"""The page that `safekeeper bench all` writes: a line for each goal and each number that a paper has."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from safekeeper.bench.harness.goals import verdicts_in
 from safekeeper.bench.harness.run_all import StudyOutcome
 
-_SHOWN = {True: "yes", False: "**no**", None: "not measured"}
+_SHOWN = {"met": "met", "not met": "**not met**"}
 
 
 def page(outcomes: Sequence[StudyOutcome]) -> str:
     """What all studies found, as Markdown."""
-    return "\n".join(_lines(outcomes)) + "\n"
+    return "\n".join(_lines(outcomes)).rstrip() + "\n"
 
 
 def _lines(outcomes: Sequence[StudyOutcome]) -> Iterator[str]:
     yield "# Benchmarks"
     yield ""
-    yield "Written by `safekeeper bench all`; do not edit."
-    yield from dict.fromkeys(outcome.machine.what() for outcome in outcomes)
+    yield "Written by `safekeeper bench all` from `benchmarks.json`; do not edit. How to measure, and the reasons:"
+    yield "[bench.md](bench.md). What the studies print is not kept here: run them, or use `--results FOLDER`."
     yield ""
-    yield "Rates belong to this machine and to what else it did meanwhile. Ratios of things measured turn by turn hold"
-    yield "elsewhere, too; where a study gives a spread, it is the lowest and the highest round."
+    yield "Rates belong to one machine and to what else it did meanwhile. Ratios of things measured turn by turn hold"
+    yield "elsewhere, too; behind a median is the lowest and the highest round."
     if any(outcome.quick for outcome in outcomes):
         yield "With `--quick` rounds are few and short: a goal that is missed or met by little may well change sides."
-    yield from ("", "## Goals", "", _summary(outcomes))
-    for outcome in outcomes:
-        if outcome.goals or outcome.failure:
-            yield from _goals(outcome)
+    yield from ("", _summary(outcomes), "")
+    for what in dict.fromkeys(outcome.machine.what() for outcome in outcomes):
+        yield f"- {what}"
     for outcome in outcomes:
         yield from _section(outcome)
 
@@ -39,30 +39,27 @@ def _summary(outcomes: Sequence[StudyOutcome]) -> str:
         f"{counts[verdict]} {verdict}" for verdict in ("met", "not met", "not measured") if counts[verdict]
     )
     failed = [outcome.study.name for outcome in outcomes if outcome.failure]
-    return f"{counted or 'none'}." + (f" Studies that did not run to their end: {', '.join(failed)}." if failed else "")
-
-
-def _goals(outcome: StudyOutcome) -> Iterator[str]:
-    name = outcome.study.name
-    yield from ("", f"From [{name}](#{name}):", "")
-    if outcome.failure:
-        yield from (f"It did not run to its end: {outcome.failure}", "")
-    if outcome.goals:
-        yield from ("| goal | met |", "|---|---|")
-    for goal in outcome.goals:
-        text = goal.text.replace("|", "\\|")
-        yield f"| {text} | {_SHOWN[goal.met]} |"
+    return f"Goals: {counted or 'none'}." + (
+        f" Studies that did not run to their end: {', '.join(failed)}." if failed else ""
+    )
 
 
 def _section(outcome: StudyOutcome) -> Iterator[str]:
-    yield from ("", f"## {outcome.study.name}", "", outcome.study.title, "")
-    command = f"python -m safekeeper.bench.studies.{outcome.study.name}"
-    if outcome.quick:
-        command += " --quick"
-    yield f"`{command}`, {outcome.seconds:.0f} s, {outcome.machine.date}."
+    took = f", {outcome.seconds:.0f} s" if outcome.seconds else ""
+    conditions = f"; {outcome.conditions}" if outcome.conditions else ""
+    title = outcome.study.title.removesuffix(".")
+    yield from ("", f"## {outcome.study.name}", "")
+    yield f"{title}. `{_command(outcome)}`{took}, {outcome.machine.date}{conditions}."
     if warning := outcome.warning():
-        yield from ("", f"**{warning}**")
+        yield f"**{warning}**"
     if outcome.failure:
-        yield from ("", f"It did not run to its end: {outcome.failure}")
-    if outcome.output:
-        yield from ("", "```", *(line.rstrip() for line in outcome.output.splitlines()), "```")
+        yield f"It did not run to its end: {outcome.failure}"
+    yield ""
+    for verdict in verdicts_in(outcome.output):
+        if verdict.verdict != "not measured":
+            found = f": {verdict.found}" if verdict.found else ""
+            yield f"- {_SHOWN.get(verdict.verdict, verdict.verdict)}: {verdict.what}{found}"
+
+
+def _command(outcome: StudyOutcome) -> str:
+    return f"python -m safekeeper.bench.studies.{outcome.study.name}{' --quick' if outcome.quick else ''}"

@@ -1,7 +1,7 @@
 """`safekeeper bench all`: run every study, and keep what each one says.
 
 A study is a module in `studies`, or a package there with a `__main__`. It can be run with `python -m` and takes
-`--quick`. What it prints goes onto the page of `page.py` as it is; lines that `goals.Goal` makes are collected there.
+`--quick`. Of what it prints, the lines that `goals.py` makes go onto the page of `page.py`.
 
 A study has a session and a folder for temporary files of its own, and we are the parent of what it leaves behind, so
 nothing that it starts or writes outlives it: not when it ends, nor when we are told to end.
@@ -21,11 +21,12 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from safekeeper.bench.harness.goals import Goal, goals_in
+from safekeeper.bench.harness.goals import Goal, goals_in, verdicts_in
 from safekeeper.bench.harness.machine import Machine
 from safekeeper.errors import SafekeeperError
 
@@ -59,11 +60,18 @@ class StudyOutcome:
     """How long it ran."""
     others: float = 0.0
     """How many processors everything else used meanwhile, on average."""
+    conditions: str = ""
+    """What else is to be known of the run."""
 
     @property
     def goals(self) -> list[Goal]:
         """The goals that it speaks of."""
         return list(goals_in(self.output))
+
+    def for_page(self) -> StudyOutcome:
+        """Without what it printed besides the lines for the page: that stays out of the repository."""
+        lines = [line for line in self.output.splitlines() if any(verdicts_in(line))]
+        return replace(self, output="\n".join(lines))
 
     def warning(self) -> str:
         """What is to be said before numbers that were measured while others used the machine, else nothing."""
@@ -81,7 +89,11 @@ class StudyOutcome:
     @classmethod
     def of_json(cls, text: str) -> StudyOutcome:
         """What `to_json` was made from."""
-        kept = json.loads(text)
+        return cls.of(json.loads(text))
+
+    @classmethod
+    def of(cls, kept: dict[str, Any]) -> StudyOutcome:
+        """What `asdict` has made of it."""
         return cls(**kept | {"study": Study(**kept["study"]), "machine": Machine(**kept["machine"])})
 
 
@@ -125,6 +137,27 @@ def run_all(
         kept = (StudyOutcome.of_json(file.read_text()) for file in results.glob("*.json"))
         outcomes = {outcome.study.name: outcome for outcome in kept}
     return [outcomes[study.name] for study in known if study.name in outcomes]
+
+
+def joined(kept: Sequence[StudyOutcome], new: Sequence[StudyOutcome]) -> list[StudyOutcome]:
+    """What the page is made from: a study that ran replaces what was kept of it, unless it failed, or was quick and the
+    one before was not."""
+    outcomes = {outcome.study.name: outcome for outcome in kept}
+    for outcome in new:
+        before = outcomes.get(outcome.study.name)
+        if before is None or not (outcome.failure or (outcome.quick and not before.quick)):
+            outcomes[outcome.study.name] = outcome.for_page()
+    return [outcomes[name] for name in sorted(outcomes)]
+
+
+def load_kept(file: Path) -> list[StudyOutcome]:
+    """What `dump_kept` has written, nothing if there is no file."""
+    return [StudyOutcome.of(kept) for kept in json.loads(file.read_text())] if file.exists() else []
+
+
+def dump_kept(outcomes: Sequence[StudyOutcome]) -> str:
+    """*outcomes* as the file from which the page is made."""
+    return json.dumps([asdict(outcome) for outcome in outcomes], indent=1, ensure_ascii=False) + "\n"
 
 
 def run(study: Study, *, quick: bool) -> StudyOutcome:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from safekeeper.bench.harness.goals import Goal
+from safekeeper.bench.harness.goals import Goal, beside
 from safekeeper.bench.harness.interleave import Spread
 
 _ALIKE = 1.25
@@ -96,12 +96,13 @@ class Finding:
         times = found.median / thesis
         word = "as in the thesis" if 1 / _ALIKE <= times <= _ALIKE else "more" if times > 1 else "less"
         why = _reason(times, more, less)
-        self.remarks.append(f"{text}: {found} {unit}, thesis {thesis:g}: {word}, {times:.2g} x{why}")
+        numbers = f"{found} {unit}, thesis {thesis:g}"
+        self.remarks.append(beside(text, numbers, word, f", {times:.2g} x{why}"))
 
     def print(self) -> None:
         """Print everything."""
         console = Console(highlight=False, width=110)
-        console.print(self.title, style="bold")
+        console.print(self.title, style="bold", soft_wrap=True)
         console.print(self.table)
         print(f"thesis: {self.thesis}")
         for remark in self.remarks:

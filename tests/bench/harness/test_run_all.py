@@ -16,13 +16,25 @@ import pytest
 
 from safekeeper import SafekeeperError
 from safekeeper.bench import harness
-from safekeeper.bench.harness.goals import Goal, goals_in
+from safekeeper.bench.harness.goals import Goal, beside, goals_in, verdicts_in
 from safekeeper.bench.harness.machine import Machine, _program_versions
 from safekeeper.bench.harness.page import page
-from safekeeper.bench.harness.run_all import INTERRUPTED, Study, StudyOutcome, run, run_all, run_apart, studies
+from safekeeper.bench.harness.run_all import (
+    INTERRUPTED,
+    Study,
+    StudyOutcome,
+    dump_kept,
+    joined,
+    load_kept,
+    run,
+    run_all,
+    run_apart,
+    studies,
+)
 
 STUDY = Study("some", "What some costs.")
 MACHINE = Machine.here()
+NEWER = beside("size", "5 MB, thesis 4", "more", ", 1.2 x; newer")
 
 
 def test_every_study_is_found_and_nothing_else():
@@ -56,20 +68,59 @@ def test_the_page_says_what_is_met_what_is_not_and_what_did_not_run():
     fails = replace(STUDY, name="other")
     outcomes = [
         StudyOutcome(
-            STUDY, True, MACHINE, f"12 ms\n{Goal('fast', False)}\n{Goal('a|b', True)}\n{Goal('huge', None)}", seconds=7
+            STUDY,
+            True,
+            MACHINE,
+            "\n".join(map(str, ("12 ms", Goal("fast", False), Goal("a|b: 3 x", True), NEWER, Goal("huge", None)))),
+            seconds=7,
         ),
         StudyOutcome(fails, False, MACHINE, "", "no module named redis"),
     ]
     text = page(outcomes)
     assert "1 met, 1 not met, 1 not measured. Studies that did not run to their end: other.\n" in text
-    assert "From [some](#some):\n\n| goal | met |\n|---|---|\n| fast | **no** |\n" in text
-    assert "| a\\|b | yes |\n| huge | not measured |\n" in text
-    assert "```\n12 ms\n" in text
+    assert "## some\n\nWhat some costs. `" in text
+    assert "- **not met**: fast\n- met: a|b: 3 x\n- more: size: 5 MB, thesis 4, 1.2 x; newer\n" in text
+    assert "12 ms" not in text, "what a study prints besides is not kept"
     assert "It did not run to its end: no module named redis" in text
     assert f"`python -m safekeeper.bench.studies.some --quick`, 7 s, {MACHINE.date}." in text
     assert "few and short" in text
     assert "`python -m safekeeper.bench.studies.other`" in text
     assert text.count(MACHINE.what()) == 1
+
+
+def test_the_page_in_the_docs_is_made_from_what_is_kept_beside_it():
+    docs = Path(__file__).parents[3] / "docs"
+    kept = load_kept(docs / "benchmarks.json")
+    assert page(kept) == (docs / "benchmarks.md").read_text()
+    assert {"thesis", "log_write_path", "takeover", "services"} <= {outcome.study.name for outcome in kept}
+    assert all(outcome == outcome.for_page() for outcome in kept), "raw output stays out of the repository"
+
+
+def test_what_was_measured_replaces_what_was_kept_unless_it_failed_or_was_shorter(tmp_path):
+    full = StudyOutcome(STUDY, False, MACHINE, f"a table\n{Goal('fast: 3 x', True)}")
+    kept = joined([], [full])
+    assert kept[0].output == "goal met: fast: 3 x"
+    assert joined(kept, [replace(full, failure="no disk", output="")]) == kept
+    assert joined(kept, [replace(full, quick=True, output="")]) == kept
+    other = replace(full, study=replace(STUDY, name="other"), quick=True)
+    newer = replace(full, output=str(Goal("fast: 4 x", True)))
+    assert [outcome.output for outcome in joined(kept, [other, newer])] == [
+        "goal met: fast: 3 x",
+        "goal met: fast: 4 x",
+    ]
+    (tmp_path / "kept.json").write_text(dump_kept(kept))
+    assert load_kept(tmp_path / "kept.json") == kept
+    assert load_kept(tmp_path / "none.json") == []
+
+
+def test_a_goal_and_a_number_beside_a_papers_are_taken_apart():
+    said = "goal met: 4.1 log over file: 4.40 (4-5) x, thesis 3 x; why: so\ngoal not met: at most: 1: 2 ms\n"
+    found = [(verdict.what, verdict.found) for verdict in verdicts_in(said + beside("n", "3 (2-4): x"))]
+    assert found == [
+        ("4.1 log over file", "4.40 (4-5) x, thesis 3 x; why: so"),
+        ("at most: 1", "2 ms"),
+        ("n", "3 (2-4): x"),
+    ]
 
 
 def test_a_study_that_fails_is_an_outcome():

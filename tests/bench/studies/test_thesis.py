@@ -38,7 +38,7 @@ def test_every_experiment_prints_its_rows_and_a_verdict_or_why_there_is_none(exp
     assert f"thesis: {finding.thesis}" in printed
     assert finding.table.row_count == (4 if experiment == "3.4" else 2)
     if experiment not in ("4.5",):
-        beside = r"^(?:table )?\d\.\d .*: .* thesis [\d.e+]+: (?:more|less|as in the thesis), "
+        beside = r"^beside: (?:table )?\d\.\d .*: .* thesis [\d.e+]+: (?:more|less|as in the thesis), "
         assert re.search(beside, printed, re.MULTILINE)
     assert len(list(goals_in(printed))) + printed.count("no verdict") == verdicts
     assert "nan" not in printed
