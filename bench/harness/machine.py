@@ -40,7 +40,7 @@ _PROGRAMS = {
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine, the versions and the moment."""
+    """The machine, the versions and the moment. Empty or 0: it was not noted."""
 
     date: str
     processor: str
@@ -49,8 +49,8 @@ class Machine:
     system: str
     file_system: str
     """Of the folder that was measured in."""
-    load: float
-    """How many processes wanted to run, on average over the minute before."""
+    load: float | None
+    """How many processes wanted to run, on average over the minute before; None: it was not noted."""
     versions: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -80,7 +80,7 @@ class Machine:
 
     def moment(self) -> str:
         """When it was, and how busy the machine was then."""
-        return f"{self.date}, load {self.load:.1f} at the end"
+        return self.date if self.load is None else f"{self.date}, load {self.load:.1f} at the end"
 
     def what(self) -> str:
         """The machine and the versions: what stays the same from one run to the next."""
@@ -92,7 +92,7 @@ class Machine:
 
     def warning(self) -> str:
         """What is to be said before numbers that were measured while others used the machine, else nothing."""
-        if self.load <= 2 * self.cores:
+        if self.load is None or self.load <= 2 * self.cores:
             return ""
         return (
             f"The machine was busy with other work: {self.load:.0f} processes wanted its {self.cores} cores at the end."

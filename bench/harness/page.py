@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from safekeeper.bench.harness.goals import verdicts_in
 from safekeeper.bench.harness.run_all import StudyOutcome
 
+_COMMAND = re.compile(r": `python -m [^`]*`")
 _SHOWN = {"met": "met", "not met": "**not met**"}
 
 
@@ -26,8 +29,10 @@ def _lines(outcomes: Sequence[StudyOutcome]) -> Iterator[str]:
     yield "elsewhere, too; behind a median is the lowest and the highest round."
     if any(outcome.quick for outcome in outcomes):
         yield "With `--quick` rounds are few and short: a goal that is missed or met by little may well change sides."
+    if any(not outcome.machine.processor for outcome in outcomes):
+        yield "Where the machine was not noted, the figures were copied from notes by hand, with all that these said."
     yield from ("", _summary(outcomes), "")
-    for what in dict.fromkeys(outcome.machine.what() for outcome in outcomes):
+    for what in dict.fromkeys(outcome.machine.what() for outcome in outcomes if outcome.machine.processor):
         yield f"- {what}"
     for outcome in outcomes:
         yield from _section(outcome)
@@ -46,10 +51,12 @@ def _summary(outcomes: Sequence[StudyOutcome]) -> str:
 
 def _section(outcome: StudyOutcome) -> Iterator[str]:
     took = f", {outcome.seconds:.0f} s" if outcome.seconds else ""
-    conditions = f"; {outcome.conditions}" if outcome.conditions else ""
-    title = outcome.study.title.removesuffix(".")
-    yield from ("", f"## {outcome.study.name}", "")
-    yield f"{title}. `{_command(outcome)}`{took}, {outcome.machine.date}{conditions}."
+    yield from ("", f"## {outcome.study.name}", "", _COMMAND.sub("", outcome.study.title))
+    cores = f"{outcome.machine.cores} cores, what else" if outcome.machine.cores else "the machine"
+    machine = "" if outcome.machine.processor else f"; {cores} was not noted"
+    yield f"`{_command(outcome)}`{took}, {outcome.machine.date}{machine}."
+    if said := outcome.conditions:
+        yield from textwrap.wrap(f"{said[0].upper()}{said[1:]}.", 120, break_long_words=False, break_on_hyphens=False)
     if warning := outcome.warning():
         yield f"**{warning}**"
     if outcome.failure:

@@ -78,7 +78,7 @@ def test_the_page_says_what_is_met_what_is_not_and_what_did_not_run():
     ]
     text = page(outcomes)
     assert "1 met, 1 not met, 1 not measured. Studies that did not run to their end: other.\n" in text
-    assert "## some\n\nWhat some costs. `" in text
+    assert "## some\n\nWhat some costs.\n`" in text
     assert "- **not met**: fast\n- met: a|b: 3 x\n- more: size: 5 MB, thesis 4, 1.2 x; newer\n" in text
     assert "12 ms" not in text, "what a study prints besides is not kept"
     assert "It did not run to its end: no module named redis" in text
@@ -86,6 +86,24 @@ def test_the_page_says_what_is_met_what_is_not_and_what_did_not_run():
     assert "few and short" in text
     assert "`python -m safekeeper.bench.studies.other`" in text
     assert text.count(MACHINE.what()) == 1
+
+
+def test_the_page_has_no_machine_that_nobody_noted_and_says_the_conditions():
+    unknown = Machine("some day", "", 2, 0, "", "", None)
+    study = replace(STUDY, title="What it costs: `python -m safekeeper.bench.studies.some`.")
+    text = page([StudyOutcome(study, False, unknown, "", conditions="three runs, " + "a load of 25 beside it, " * 9)])
+    assert unknown.what() not in text
+    assert (
+        "What it costs.\n`python -m safekeeper.bench.studies.some`, some day; 2 cores, what else was not noted." in text
+    )
+    assert "\nThree runs, a load of 25" in text
+    nothing = page([StudyOutcome(STUDY, False, replace(unknown, cores=0), "")])
+    assert "some day; the machine was not noted.\n" in nothing
+    assert "copied from notes" in text
+    assert max(map(len, text.splitlines())) <= 120
+    assert not unknown.warning()
+    assert unknown.moment() == "some day"
+    assert "copied from notes" not in page([StudyOutcome(STUDY, False, MACHINE, "")])
 
 
 def test_the_page_in_the_docs_is_made_from_what_is_kept_beside_it():
