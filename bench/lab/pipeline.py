@@ -154,7 +154,7 @@ class ChainCounts:
     elements: int
     seconds: float
     processor: float
-    """How many of them the processor took; the others were waited, for it or for the interpreter's lock."""
+    """How many of them the processor took."""
     spilled: int
     """How often outputs have left memory."""
     captures: list[tuple[str, float, int]]
