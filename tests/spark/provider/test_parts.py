@@ -65,6 +65,7 @@ def test_parts_that_a_dead_process_left_go_with_their_version(world: Any) -> Non
 def odd_store(tmp_path: Path, world: Any) -> Callable[..., Any]:
     """Providers on a store that keeps parts waiting while `hold` exists, and fails after heads while `fail` exists.
 
+    While `twice` exists every key is listed twice, and while `short` exists no commit's last part is listed.
     While `together` exists no part is read before parts of four commits were asked for: `asked` has them.
     """
     folder = tmp_path / "odd"
@@ -93,6 +94,12 @@ def odd_store(tmp_path: Path, world: Any) -> Callable[..., Any]:
         "                    break\n"
         "                time.sleep(0.01)\n"
         "        return super().read(ids)\n"
+        "    def keys(self, group):\n"
+        "        keys = sorted(super().keys(group))\n"
+        f"        if os.path.exists('{folder}/short'):\n"
+        "            last = dict((key.split(b'_')[2], key) for key in keys if key.startswith(b'part')).values()\n"
+        "            keys = [key for key in keys if key not in last]\n"
+        f"        return iter(keys * 2 if os.path.exists('{folder}/twice') else keys)\n"
         "    def commits_asked_for(self):\n"
         f"        with open('{folder}/asked') as file:\n"
         "            return len({line.split('_')[1] + line.split()[0] for line in file})\n"
@@ -133,6 +140,19 @@ def test_a_head_that_was_perhaps_written_keeps_its_parts(odd_store: Any, tmp_pat
     fail.unlink()
     time.sleep(0.5)  # for a deletion that must not be
     assert items(odd_store().open(1, None).items()) == expected
+
+
+@pytest.mark.parametrize("listing", ("twice", "short"))
+def test_a_listing_with_keys_twice_or_without_new_ones_loses_no_part(
+    odd_store: Any, tmp_path: Path, items: Any, listing: str
+) -> None:
+    """A backend may yield a key twice, and one that was written while it listed or not."""
+    (tmp_path / "odd" / listing).touch()
+    provider = odd_store(**SMALL)
+    for version in range(2):
+        provider.open(version, None).putMany(700, 200, version).commit()
+    expected = items(provider.open(2, None).items())
+    assert items(odd_store().open(2, None).items()) == expected
 
 
 def test_a_restart_reads_parts_of_several_commits_and_partitions_at_once(

@@ -27,7 +27,7 @@ public record CommitKey(long version, String id, String parent, long oldest, lon
 
   private static final Pattern COMMIT =
       Pattern.compile("commit_(\\d{19})_([0-9a-f-]{36})_([0-9a-f-]{36})_(\\d{19})_(\\d{19})");
-  private static final Pattern PART = Pattern.compile("part_(\\d{19})_([0-9a-f-]{36})_\\d{6}");
+  private static final Pattern PART = Pattern.compile("part_(\\d{19})_([0-9a-f-]{36})_(\\d{6})");
 
   byte[] bytes() {
     return String.format("commit_%019d_%s_%s_%019d_%019d", version, id, parent, oldest, time)
@@ -66,6 +66,15 @@ public record CommitKey(long version, String id, String parent, long oldest, lon
   static Optional<String> idOfPart(byte[] key) {
     Matcher parts = PART.matcher(new String(key, StandardCharsets.ISO_8859_1));
     return parts.matches() ? Optional.of(parts.group(2)) : Optional.empty();
+  }
+
+  /** Which part of its commit the key of a part is for. */
+  static int numberOfPart(byte[] key) {
+    Matcher parts = PART.matcher(new String(key, StandardCharsets.ISO_8859_1));
+    if (!parts.matches()) {
+      throw new IllegalArgumentException("this is not the key of a part");
+    }
+    return Integer.parseInt(parts.group(3));
   }
 
   @Override

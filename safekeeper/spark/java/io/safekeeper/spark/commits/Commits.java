@@ -94,7 +94,7 @@ public final class Commits {
 
   /** Read commits, in this order. One that is not there is a {@link MissingCommit}. */
   public void read(List<CommitKey> chain, History history, CommitReader reader) throws IOException {
-    ValuesOfChain values = new ValuesOfChain(history, reader);
+    ValuesOfChain values = new ValuesOfChain(history, reader, this::read);
     chain.forEach(values::add);
     read(values);
   }
@@ -110,7 +110,7 @@ public final class Commits {
     readInOrder(List.of(newest.bytes()), index -> false, (index, found) -> value[0] = present(newest, found));
     CommitHead head = CommitFormat.head(value[0]);
     loader.begin(head);
-    ValuesOfChain values = new ValuesOfChain(history, loader);
+    ValuesOfChain values = new ValuesOfChain(history, loader, this::read);
     values.skip(head.offset());
     chain.subList(0, last).forEach(values::add);
     values.addRead(newest, value[0]);
@@ -135,7 +135,11 @@ public final class Commits {
   }
 
   private int readInOrder(List<byte[]> names, IntPredicate large, ReadAhead.ValueSink values) throws IOException {
-    return ReadAhead.read(names, large, some -> agent.ask(connection -> connection.read(group, some)), room, values);
+    return ReadAhead.read(names, large, this::read, room, values);
+  }
+
+  private List<byte[]> read(List<byte[]> names) throws IOException {
+    return agent.ask(connection -> connection.read(group, names));
   }
 
   /**

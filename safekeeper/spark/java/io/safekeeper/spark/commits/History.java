@@ -29,11 +29,11 @@ public final class History {
     this.keys = keys;
     for (byte[] key : keys) {
       CommitKey.parse(key).ifPresent(commit -> byId.put(commit.id(), commit));
-      CommitKey.idOfPart(key).ifPresent(id -> parts.merge(id, 1, Integer::sum));
+      CommitKey.idOfPart(key).ifPresent(id -> parts.merge(id, CommitKey.numberOfPart(key) + 1, Math::max));
     }
   }
 
-  /** How many parts a commit has. */
+  /** How many parts a commit has as far as the listing showed: it may show a key twice, and miss one that was new. */
   int partsOf(CommitKey commit) {
     return parts.getOrDefault(commit.id(), 0);
   }

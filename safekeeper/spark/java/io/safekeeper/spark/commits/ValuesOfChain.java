@@ -6,13 +6,15 @@ import java.util.List;
 
 /**
  * The values of a chain of commits in the order in which they are read: of each the head, which says how the rest is to
- * be read, then the parts. A listing said how many there are, so those of the next commits need not wait for a head.
+ * be read, then the parts. A listing said how many there are, so those of the next commits need not wait for a head;
+ * it may have missed the last ones of a commit that was new, and these are read when the head says so.
  */
 final class ValuesOfChain implements ReadAhead.ValueSink {
   private static final int HEAD = -1;
 
   private final History history;
   private final CommitReader reader;
+  private final ReadAhead.ValueSource source;
   private final List<ChainValue> values = new ArrayList<>();
   private CommitKey read; // a commit after all others whose head is here already
   private byte[] readHead;
@@ -23,9 +25,10 @@ final class ValuesOfChain implements ReadAhead.ValueSink {
 
   private record ChainValue(CommitKey key, int part) {}
 
-  ValuesOfChain(History history, CommitReader reader) {
+  ValuesOfChain(History history, CommitReader reader, ReadAhead.ValueSource source) {
     this.history = history;
     this.reader = reader;
+    this.source = source;
   }
 
   /** The first commit's first bytes are not wanted. */
@@ -87,8 +90,8 @@ final class ValuesOfChain implements ReadAhead.ValueSink {
 
   private void begin(CommitKey key, byte[] value) {
     head = CommitFormat.head(value);
-    if (head.parts() != history.partsOf(key)) {
-      throw new MissingCommit(key); // what the listing did not show is gone
+    if (head.parts() < history.partsOf(key)) {
+      throw notWhatItSays(key);
     }
     headValue = value;
     decoder = new CommitFormat.Decoder(head.codec(), skipped, reader);
@@ -96,10 +99,17 @@ final class ValuesOfChain implements ReadAhead.ValueSink {
   }
 
   private void endCommit(CommitKey key) throws IOException {
+    for (int part = history.partsOf(key); part < head.parts(); part++) {
+      decoder.part(Commits.present(key, source.read(List.of(key.part(part))).get(0)));
+    }
     if (decoder.head(headValue) != head.rawBytes() || head.version() != key.version()) {
-      throw new IllegalStateException("the commit of " + key + " is not what its key says");
+      throw notWhatItSays(key);
     }
     decoder = null;
     reader.end(key, head);
+  }
+
+  private static IllegalStateException notWhatItSays(CommitKey key) {
+    return new IllegalStateException("the commit of " + key + " is not what its key says");
   }
 }
