@@ -243,6 +243,7 @@ class FileAnswers:
         assert entry.write is not None
         found = self._files.find(path)
         if found is not None and found.write == entry.write:
+            self._files.check_above(path)  # the first commit may have ended before that
             return
         copied = replace(entry, write=layout.new_write())
         if not self._copy_parts(path, entry, copied):

@@ -237,6 +237,17 @@ def test_a_commit_that_comes_again_while_the_file_is_deleted_is_whole(files, fs,
     assert fs.cat("main/f") == content
 
 
+def test_a_commit_that_comes_again_sees_to_the_directories_above_its_file(files, fs):
+    """The first one has written the entry, and did not get to look at them."""
+    write = new_write()
+    assert files.write("main/d/f", LARGE, 0, write) == DONE
+    fs.files._delete([VolumePath.parse("main/d").id])
+    assert files.stat("main/d") == NOT_FOUND
+    assert files.commit("main/d/f", write, LARGE[3 * PART :], len(LARGE), AGAIN, crc=zlib.crc32(LARGE)) == DONE
+    assert files.stat("main/d") == ("d", True, 0)
+    assert files.list("main") == [("d", True, 0)]
+
+
 def test_what_was_committed_is_not_discarded(files, fs):
     """The commit may have succeeded, and its answer got lost."""
     write = new_write()

@@ -95,7 +95,7 @@ class FileVolumes:
             if not exist_ok and self.find(path) is not None:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
             self.have_directories([*path.above, path])
-            self._check_above(path)
+            self.check_above(path)
         elif not exist_ok:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
 
@@ -117,7 +117,7 @@ class FileVolumes:
             self.write(Batch(dict.fromkeys(missing, made)))
         return bool(missing)
 
-    def _check_above(self, *paths: VolumePath) -> None:
+    def check_above(self, *paths: VolumePath) -> None:
         """Rule 4, afterwards."""
         above = _all_above(paths)
         for _ in range(_TRIES):
@@ -197,7 +197,7 @@ class FileVolumes:
             self.write(Batch(parts))  # rule 1
             parts = {}
         self.write(Batch({**parts, **encoded}))
-        self._check_above(*paths)
+        self.check_above(*paths)
         for path, old in zip(paths, replaced, strict=True):
             if old is not None and old.write != entries[path].write:
                 self.delete_content(path, old)
@@ -210,7 +210,7 @@ class FileVolumes:
         self.prepare(list(path.above))
         if not self._create(path.id, entry.encode(), token or secrets.token_bytes(TOKEN_BYTES)):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-        self._check_above(path)
+        self.check_above(path)
 
     def _create(self, id: CheckpointId, value: bytes, token: bytes) -> bool:
         if isinstance(self.store, SupportsCreate):
