@@ -128,7 +128,12 @@ class ObjectsBackend(Backend):
 
     def _read(self, id: CheckpointId) -> bytes | None:
         found = self._newest(_folder(id))
-        return decode_value(*found, id) if found else None
+        if found is None:
+            return None
+        value = decode_value(*found, id)
+        if not (self._store.failed_is_over or found[0].endswith(_NEW)):
+            self._small.add(*found)  # now that it is known to be whole: the next read of a bad one may get it right
+        return value
 
     def _newest(self, folder: str, size: int | None = None) -> tuple[str, bytes] | None:
         """Place and content of the object that counts, its first *size* bytes if that is given; None if absent."""
@@ -137,13 +142,11 @@ class ObjectsBackend(Backend):
             if not _is_there(names):
                 return None
             path = f"{folder}/{names[-1]}"
-            if (known := self._small.get(path)) is not None:
-                return f"{self._place}/{path}", known
+            place = f"{self._place}/{path}"
+            if (known := self._small.get(place)) is not None:
+                return place, known
             with suppress(FileNotFoundError):  # replaced since it was listed
-                content = self._store.get(path, size)
-                if size is None and not (self._store.failed_is_over or path.endswith(_NEW)):
-                    self._small.add(path, content)
-                return f"{self._place}/{path}", content
+                return place, self._store.get(path, size)
         raise Unavailable(f"{self._place}/{folder} is replaced faster than it can be read: read it again")
 
     def _objects(self, folder: str) -> list[str]:
@@ -281,16 +284,16 @@ class SmallObjects:
         self._contents: dict[str, bytes] = {}
         self._lock = Lock()
 
-    def get(self, path: str) -> bytes | None:
+    def get(self, place: str) -> bytes | None:
         """The content of an object that is still there; None if it has to be read."""
         with self._lock:
-            return self._contents.get(path)
+            return self._contents.get(place)
 
-    def add(self, path: str, content: bytes) -> None:
+    def add(self, place: str, content: bytes) -> None:
         """Remember what was read, if it is small, and forget the oldest."""
         if len(content) <= self._most_bytes:
             with self._lock:
-                self._contents[path] = content
+                self._contents[place] = content
                 while len(self._contents) > self._most:
                     del self._contents[next(iter(self._contents))]
 

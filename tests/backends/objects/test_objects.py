@@ -172,6 +172,29 @@ def test_a_damaged_object_is_corruption_and_names_the_place(root, store, damage)
         store.read([A])
 
 
+class OnceBad(LocalStore):
+    """A local folder that is read like a remote store, and whose first object comes with a flipped bit."""
+
+    failed_is_over = False
+    gets = 0
+
+    def get(self, path, size=None):
+        self.gets += 1
+        content = super().get(path, size)
+        return content if self.gets > 1 else content[:-1] + bytes([content[-1] ^ 1])
+
+
+def test_a_bad_read_is_not_remembered_and_a_good_one_is(root, store):
+    put(store, b"value")
+    objects = OnceBad(fsspec.filesystem("file"), str(root))
+    remote = ObjectsBackend(objects, "there")
+    with pytest.raises(Corruption):
+        remote.read([A])
+    for _ in range(3):
+        assert remote.read([A]) == [b"value"]
+    assert objects.gets == 2
+
+
 def test_an_object_in_the_place_of_another_is_corruption(root, store):
     put(store, b"a")
     put(store, b"b", B)
