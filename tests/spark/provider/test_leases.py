@@ -102,6 +102,25 @@ def test_an_iterator_over_what_was_committed_goes_on_while_others_write(world: A
     assert len(second.restOfIterator()) == 4999, "an iterator that is left behind spoils no other"
 
 
+@pytest.mark.parametrize("read", ("keyExists", "get", "iterator", "allColumnFamilyNames"))
+def test_a_store_whose_rows_were_ended_is_not_read_although_the_lease_is_still_its_own(world: Any, read: str) -> None:
+    """A second thread of a task may come between these two steps of another store that takes the lease."""
+    provider = world.provider(families=True)
+    store = provider.commitInTask(0)
+    assert (store.has(1, 1), store.numKeys()) == (True, 1)
+    store.endRows()
+    reads = {
+        "keyExists": lambda: store.has(1, 1),
+        "get": lambda: store.get(1, 1),
+        "iterator": store.items,
+        "allColumnFamilyNames": store.families,
+    }
+    with pytest.raises(Py4JJavaError, match=f"Cannot {read} after COMMITTED"):
+        reads[read]()
+    assert store.numKeys() == 1
+    provider.provider().close()
+
+
 def test_a_closed_provider_has_nothing_to_read(world: Any) -> None:
     provider = world.provider()
     store = provider.open(0, None).put(1, 1, "a")

@@ -500,7 +500,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
     if (isLeft()) {
       return again("allColumnFamilyNames", this::allColumnFamilyNames);
     }
-    if (!provider.isLeasedBy(this)) {
+    if (!canRead()) {
       checkPhase("allColumnFamilyNames");
     }
     Set<String> names = new HashSet<>(log.names().keySet());
@@ -511,6 +511,11 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   /** Whether it has committed outside a task, so that nobody has kept the lease for it. */
   private boolean isLeft() {
     return phase == Phase.COMMITTED && !inTask && !provider.isLeasedBy(this);
+  }
+
+  /** Whether the state is there: whoever takes the lease ends the rows first, and frees pages when he has it. */
+  boolean canRead() {
+    return provider.isLeasedBy(this) && !rows.isOver();
   }
 
   /** Take the lease for one read. Refused if another store has it, or has changed what was committed since. */
@@ -527,7 +532,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   }
 
   private FamilyView reading(String operation, String family) {
-    if (!hasCommitted() || !provider.isLeasedBy(this)) { // what was committed can be read while the task goes on
+    if (!hasCommitted() || !canRead()) { // what was committed can be read while the task goes on
       checkPhase(operation);
     }
     try {
@@ -621,7 +626,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   /** The numbers as they are, or as they were when the store was done with the state. */
   @Override
   public synchronized StateStoreMetrics metrics() {
-    if (lastMetrics == null || provider.isLeasedBy(this)) {
+    if (lastMetrics == null || canRead()) {
       lastMetrics = provider.metrics(this, committed, forcedSnapshot);
     }
     return lastMetrics;

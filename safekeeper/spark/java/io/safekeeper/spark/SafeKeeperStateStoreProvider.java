@@ -421,7 +421,7 @@ public final class SafeKeeperStateStoreProvider extends ProviderShim implements 
 
   StateStoreMetrics metrics(SafeKeeperStateStore store, LoadedState.Committed committed, boolean forcedSnapshot) {
     StateLog log = state.log();
-    if (log == null || !lease.isHeldBy(store)) {
+    if (log == null || !store.canRead()) {
       return ReportShim.metrics(0, 0, Map$.MODULE$.empty());
     }
     long keys = log.size(log.defaultFamily());

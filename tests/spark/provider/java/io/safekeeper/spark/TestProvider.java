@@ -188,6 +188,18 @@ public final class TestProvider {
     }
   }
 
+  /** A store that has committed in a task that goes on. */
+  public TestStore commitInTask(long version) {
+    TaskContext$.MODULE$.setTaskContext(TaskContext$.MODULE$.empty());
+    try {
+      TestStore store = open(version, null).put(1, 1, "by a task");
+      store.commit();
+      return store;
+    } finally {
+      TaskContext$.MODULE$.unset();
+    }
+  }
+
   /** A task that was killed when it opened a store, and has not come to its end yet. */
   public TaskContextImpl killedTask(long version) {
     TaskContextImpl task = TaskContext$.MODULE$.empty();

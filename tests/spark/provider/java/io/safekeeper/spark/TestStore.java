@@ -211,6 +211,11 @@ public final class TestStore {
     store.release();
   }
 
+  /** What another store of its thread does first when it takes the lease. */
+  public void endRows() {
+    ((SafeKeeperStateStore) store).endRows();
+  }
+
   public boolean hasCommitted() {
     return store.hasCommitted();
   }
