@@ -23,5 +23,9 @@ def test_parts_are_read_ahead_of_their_turn_as_far_as_there_is_room(jvm: Any) ->
     assert 1 < jvm.commits.ReadAheadModel.parts(1 << 20) < 4  # for one part, beside the request that is waited for
 
 
+def test_a_value_that_is_larger_than_a_request_counts_as_what_it_has(jvm: Any) -> None:
+    assert jvm.commits.ReadAheadModel.lastLeave(6 << 20) == 6 << 20
+
+
 def test_an_error_ends_the_reading_and_gives_up_what_is_under_way(jvm: Any) -> None:
     assert jvm.commits.ReadAheadModel.failure() == "out of order"

@@ -107,7 +107,7 @@ final class ReadAhead {
     while (requests.size() < REQUESTS && requested < names.size()) {
       boolean one = large.test(requested);
       int end = one ? requested + 1 : endOfSmall();
-      long bytes = one ? largestPart : Math.min(REQUEST_BYTES, largest * (end - requested));
+      long bytes = one ? largestPart : Math.max(largest, Math.min(REQUEST_BYTES, largest * (end - requested)));
       boolean ahead = !requests.isEmpty();
       if (ahead && !room.take(bytes)) {
         return;

@@ -70,6 +70,23 @@ public final class ReadAheadModel {
     return most;
   }
 
+  /** Read some values of so many bytes that are not known to be large; for how much the last leave was asked. */
+  public static long lastLeave(int size) throws IOException {
+    long[] asked = {0};
+    ReadAhead.ReadRoom room = new ReadAhead.ReadRoom() {
+      @Override
+      public boolean take(long bytes) {
+        asked[0] = bytes;
+        return true;
+      }
+
+      @Override
+      public void giveBack(long bytes) {}
+    };
+    ReadAhead.read(names(8), index -> false, some -> List.of(new byte[size]), room, (index, value) -> {});
+    return asked[0];
+  }
+
   private List<byte[]> answer(List<byte[]> some, int[] sizes) {
     requests.incrementAndGet();
     most.accumulateAndGet(now.incrementAndGet(), Math::max);
