@@ -27,5 +27,9 @@ def test_a_value_that_is_larger_than_a_request_counts_as_what_it_has(jvm: Any) -
     assert jvm.commits.ReadAheadModel.lastLeave(6 << 20) == 6 << 20
 
 
+def test_a_request_that_there_is_no_memory_for_keeps_no_room(jvm: Any) -> None:
+    assert jvm.commits.ReadAheadModel.noMemory() == "no thread"
+
+
 def test_an_error_ends_the_reading_and_gives_up_what_is_under_way(jvm: Any) -> None:
     assert jvm.commits.ReadAheadModel.failure() == "out of order"

@@ -112,10 +112,24 @@ final class ReadAhead {
       if (ahead && !room.take(bytes)) {
         return;
       }
-      List<byte[]> some = names.subList(requested, end);
-      requests.add(new ReadRequest(THREADS.submit(() -> source.read(some)), one, ahead ? bytes : 0));
+      requests.add(request(end, one, ahead ? bytes : 0));
       requested = end;
       most = Math.max(most, requests.size());
+    }
+  }
+
+  /** Ask for the next values, with room that was taken for them. */
+  private ReadRequest request(int end, boolean one, long taken) {
+    boolean asked = false;
+    try {
+      List<byte[]> some = names.subList(requested, end);
+      ReadRequest request = new ReadRequest(THREADS.submit(() -> source.read(some)), one, taken);
+      asked = true;
+      return request;
+    } finally {
+      if (!asked) { // there may be no memory for another thread
+        room.giveBack(taken);
+      }
     }
   }
 

@@ -1,6 +1,7 @@
 package io.safekeeper.spark.commits;
 
 import java.io.IOException;
+import java.util.AbstractList;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Random;
@@ -85,6 +86,40 @@ public final class ReadAheadModel {
     };
     ReadAhead.read(names(8), index -> false, some -> List.of(new byte[size]), room, (index, value) -> {});
     return asked[0];
+  }
+
+  /** There is no memory to make the third request with: what was taken for it is given back, too. */
+  public static String noMemory() throws IOException {
+    List<byte[]> names = new AbstractList<>() {
+      private final List<byte[]> all = names(20);
+      private int requests;
+
+      @Override
+      public byte[] get(int index) {
+        return all.get(index);
+      }
+
+      @Override
+      public int size() {
+        return all.size();
+      }
+
+      @Override
+      public List<byte[]> subList(int from, int to) {
+        if (++requests == 3) {
+          throw new OutOfMemoryError("no thread");
+        }
+        return all.subList(from, to);
+      }
+    };
+    ReadAhead.ReadRoom room = room(1 << 30);
+    try {
+      ReadAhead.read(names, index -> false, some -> List.of(new byte[1]), room, (index, value) -> {});
+    } catch (OutOfMemoryError error) {
+      check(room.take(1 << 30), "that all room is given back");
+      return error.getMessage();
+    }
+    throw new AssertionError("there was no error");
   }
 
   private List<byte[]> answer(List<byte[]> some, int[] sizes) {
