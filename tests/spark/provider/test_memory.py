@@ -170,6 +170,11 @@ def test_a_second_thread_that_outlives_its_task_is_refused_and_reads_nothing_wro
     assert said == ["committed", "aborted", "opened by the second", "all is freed"]
 
 
+def test_rows_that_there_was_no_memory_to_copy_are_copied_at_the_next_end(jvm: Any) -> None:
+    assert jvm.HandedRowsModel.noMemoryToEnd() == "no copy 1, true 3"
+    assert jvm.HandedRowsModel.noMemoryToUse() == "64 true true"
+
+
 def test_an_interrupted_task_leaves_the_pages_of_others_alone(jvm: Any) -> None:
     jvm.state.StateMemoryModel.interrupted()
 

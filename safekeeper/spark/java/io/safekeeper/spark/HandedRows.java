@@ -68,31 +68,28 @@ final class HandedRows {
       return false;
     }
     if (!source.listed) {
-      RowSource oldest = newest[next];
+      detach(newest[next]); // which there may be no memory for: then it stays listed
       newest[next] = source;
       next = (next + 1) % LISTED;
       source.listed = true;
-      detach(oldest);
     }
     return true;
   }
 
   /**
    * Nothing will be pointed into a page any more when this returns. Return whether no row points into one now; else the
-   * pages are needed while {@link #areRead}. A second time, nothing happens.
+   * pages are needed while {@link #areRead}. A second time, what the first one had no memory for is done.
    */
   boolean end() {
-    if (!over) {
-      over = true;
-      boolean ours = Thread.currentThread() == home;
-      for (int i = 0; i < LISTED; i++) {
-        if (ours) {
-          detach(newest[i]);
-        } else {
-          keep(newest[i]);
-        }
-        newest[i] = null;
+    over = true;
+    boolean ours = Thread.currentThread() == home;
+    for (int i = 0; i < LISTED; i++) {
+      if (ours) {
+        detach(newest[i]);
+      } else {
+        keep(newest[i]);
       }
+      newest[i] = null;
     }
     synchronized (this) {
       return kept.isEmpty();
@@ -104,6 +101,7 @@ final class HandedRows {
       for (UnsafeRow row : source.rows()) {
         kept.add(new WeakReference<>(row));
       }
+      source.listed = false;
     }
   }
 
@@ -127,10 +125,10 @@ final class HandedRows {
 
   private static void detach(RowSource source) {
     if (source != null) {
-      source.listed = false;
       for (UnsafeRow row : source.rows()) {
         detach(row);
       }
+      source.listed = false;
     }
   }
 
