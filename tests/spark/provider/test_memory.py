@@ -175,6 +175,10 @@ def test_rows_that_there_was_no_memory_to_copy_are_copied_at_the_next_end(jvm: A
     assert jvm.HandedRowsModel.noMemoryToUse() == "64 true true"
 
 
+def test_rows_that_nobody_has_any_more_keep_no_pages(jvm: Any) -> None:
+    assert not jvm.HandedRowsModel.areKeptByNobody()
+
+
 def test_an_interrupted_task_leaves_the_pages_of_others_alone(jvm: Any) -> None:
     jvm.state.StateMemoryModel.interrupted()
 

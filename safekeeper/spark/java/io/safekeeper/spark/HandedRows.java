@@ -13,8 +13,8 @@ import org.apache.spark.unsafe.Platform;
  * <p>When the store is over, pages may be freed: until then each of these rows gets bytes of its own, on the heap, so
  * whoever reads a row too late reads what was there; whoever asks one of the store's iterators for another one gets an
  * exception. If another thread than theirs ends the store, the rows stay as they are, and the pages, too, while the
- * rows are read: {@link #areRead}. There may have been many iterators: beyond the newest few a row gets its own bytes
- * at once, and is listed again when its iterator steps.
+ * rows are read: {@link Kept#areRead}. There may have been many iterators: beyond the newest few a row gets its own
+ * bytes at once, and is listed again when its iterator steps.
  */
 final class HandedRows {
   private static final int LISTED = 64;
@@ -22,7 +22,7 @@ final class HandedRows {
   private final Object lock;
   private final Thread home = Thread.currentThread();
   private final RowSource[] newest = new RowSource[LISTED];
-  private final List<WeakReference<UnsafeRow>> kept = new ArrayList<>(); // under this object's lock
+  private final Kept kept = new Kept(home);
   private int next;
   private boolean over;
 
@@ -32,6 +32,45 @@ final class HandedRows {
 
     /** The rows that it points there, always the same ones. */
     abstract UnsafeRow[] rows();
+  }
+
+  /** Rows that may still be read, whoever has them; a store or a lock is not reached from here, so they can go. */
+  static final class Kept {
+    private final Thread home;
+    private final List<WeakReference<UnsafeRow>> rows = new ArrayList<>();
+
+    private Kept(Thread home) {
+      this.home = home;
+    }
+
+    private synchronized void add(UnsafeRow[] some) {
+      for (UnsafeRow row : some) {
+        rows.add(new WeakReference<>(row));
+      }
+    }
+
+    private synchronized boolean isEmpty() {
+      return rows.isEmpty();
+    }
+
+    /**
+     * After an end in another thread: whether a row that points into a page may still be read. Not if its thread is
+     * gone, nor if nobody has the row any more, nor if it is its thread that asks: then it is not reading, and the row
+     * gets its bytes.
+     */
+    synchronized boolean areRead() {
+      if (Thread.currentThread() == home) {
+        for (WeakReference<UnsafeRow> reference : rows) {
+          UnsafeRow row = reference.get();
+          if (row != null) {
+            detach(row);
+          }
+        }
+        rows.clear();
+      }
+      rows.removeIf(reference -> reference.get() == null);
+      return home.isAlive() && !rows.isEmpty();
+    }
   }
 
   /**
@@ -78,7 +117,7 @@ final class HandedRows {
 
   /**
    * Nothing will be pointed into a page any more when this returns. Return whether no row points into one now; else the
-   * pages are needed while {@link #areRead}. A second time, what the first one had no memory for is done.
+   * pages are needed while {@link Kept#areRead}. A second time, what the first one had no memory for is done.
    */
   boolean end() {
     over = true;
@@ -91,36 +130,19 @@ final class HandedRows {
       }
       newest[i] = null;
     }
-    synchronized (this) {
-      return kept.isEmpty();
-    }
+    return kept.isEmpty();
   }
 
-  private synchronized void keep(RowSource source) {
+  /** The rows that were left as they are by an end in another thread. */
+  Kept kept() {
+    return kept;
+  }
+
+  private void keep(RowSource source) {
     if (source != null) {
-      for (UnsafeRow row : source.rows()) {
-        kept.add(new WeakReference<>(row));
-      }
+      kept.add(source.rows());
       source.listed = false;
     }
-  }
-
-  /**
-   * After an end in another thread: whether a row that points into a page may still be read. Not if its thread is gone, nor
-   * if nobody has the row any more, nor if it is its thread that asks: then it is not reading, and the row gets its bytes.
-   */
-  synchronized boolean areRead() {
-    if (Thread.currentThread() == home) {
-      for (WeakReference<UnsafeRow> reference : kept) {
-        UnsafeRow row = reference.get();
-        if (row != null) {
-          detach(row);
-        }
-      }
-      kept.clear();
-    }
-    kept.removeIf(reference -> reference.get() == null);
-    return home.isAlive() && !kept.isEmpty();
   }
 
   private static void detach(RowSource source) {

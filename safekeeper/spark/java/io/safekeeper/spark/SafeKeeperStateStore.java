@@ -148,7 +148,7 @@ final class SafeKeeperStateStore extends StoreShim implements StateLease.Holder 
   @Override
   public synchronized void endRows() {
     if (!rows.end()) {
-      provider.keepWhile(this, rows::areRead);
+      provider.keepWhile(this, rows.kept()::areRead);
     }
   }
 

@@ -1,5 +1,11 @@
 package io.safekeeper.spark;
 
+import java.lang.ref.Reference;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.Callable;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.unsafe.Platform;
 
@@ -60,6 +66,33 @@ public final class HandedRowsModel {
       return used + " " + ended(rows) + " " + oldest.isDetached();
     }
     throw new AssertionError("there was no error");
+  }
+
+  /** Rows that another thread has ended, and that nobody has but the lock, which is nobody's either. */
+  public static boolean areKeptByNobody() throws Exception {
+    BooleanSupplier areRead = endedElsewhere();
+    long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(20);
+    while (elsewhere(areRead::getAsBoolean) && System.nanoTime() < deadline) {
+      System.gc();
+      Thread.sleep(10);
+    }
+    return elsewhere(areRead::getAsBoolean);
+  }
+
+  private static BooleanSupplier endedElsewhere() throws Exception {
+    List<Source> store = new ArrayList<>();
+    HandedRows rows = new HandedRows(store);
+    store.add(new Source(0, 0));
+    rows.use(store.get(0));
+    if (elsewhere(rows::end) || !elsewhere(rows.kept()::areRead)) {
+      throw new AssertionError("wrong: that the row is read while it is there");
+    }
+    Reference.reachabilityFence(store);
+    return rows.kept()::areRead;
+  }
+
+  private static boolean elsewhere(Callable<Boolean> work) throws Exception {
+    return TestProvider.inBackground(work).get();
   }
 
   private static String ended(HandedRows rows) {
