@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,36 @@ def test_whoever_is_interrupted_while_an_agent_starts_gives_up(world: Any, tmp_p
     with pytest.raises(Py4JJavaError, match="CANNOT_COMMIT"):
         committing.get()
     assert provider.agentPid() == 0
+
+
+def test_whoever_waits_for_an_agent_whose_store_is_away_does_not_wait_for_another_one(
+    world: Any, tmp_path: Path, eventually: Any
+) -> None:
+    """Each start waits for the store; those of all tasks of an executor one after the other would take minutes."""
+    answer = '{"ready": false, "away": true, "error": "nobody answers"}'
+    script = tmp_path / "python"
+    script.write_text(
+        f"#!/bin/sh\ncd {shlex.quote(str(tmp_path))}\n"
+        f"[ -e gone ] && {{ echo . >> starts; sleep 1; echo '{answer}'; exit 1; }}\n"
+        f'exec {shlex.quote(sys.executable)} "$@"\n'
+    )
+    script.chmod(0o700)
+    provider = world.provider(python=script, retryMs=1)
+    (tmp_path / "gone").touch()
+    kill(provider.agentPid())
+    eventually(lambda: provider.agentPid() == 0)
+
+    def ask(_: int) -> str:
+        with pytest.raises(Py4JJavaError) as refused:
+            provider.ask(1, 0, False)
+        return str(refused.value)
+
+    with ThreadPoolExecutor(8) as threads:
+        said = list(threads.map(ask, range(8)))
+    assert [one for one in said if "the backend cannot be opened: nobody answers" not in one] == []
+    assert len((tmp_path / "starts").read_text().split()) <= 4, "two attempts each, all at about the same time"
+    (tmp_path / "gone").unlink()
+    assert provider.ask(1, 0, False) == 1
 
 
 def test_a_store_that_stays_unavailable_fails_the_commit_and_keeps_the_state(world: Any, items: Any) -> None:

@@ -42,6 +42,8 @@ public final class Agent {
   private String scope;
   private int restarts;
   private boolean wasStarted;
+  private IOException away; // how the last start ended, if that was because the store is away
+  private long awaySince;
 
   private Agent(AgentOptions options) {
     this.options = options;
@@ -147,8 +149,12 @@ public final class Agent {
     stop();
   }
 
-  private synchronized AgentConnection connect() throws IOException {
-    ensureRunning();
+  private AgentConnection connect() throws IOException {
+    return connect(System.nanoTime());
+  }
+
+  private synchronized AgentConnection connect(long asked) throws IOException {
+    ensureRunning(asked);
     AgentConnection connection = idle.poll();
     return connection != null ? connection : new AgentConnection(socket, options.silentMillis());
   }
@@ -161,8 +167,12 @@ public final class Agent {
     }
   }
 
-  private void ensureRunning() throws IOException {
+  /** For who has asked at that time: one start that waited for a store in vain is an answer to all who waited for it. */
+  private void ensureRunning(long asked) throws IOException {
     if (process == null || !process.isAlive()) {
+      if (away != null && asked - awaySince < 0) {
+        throw new IOException(away.getMessage(), away);
+      }
       stop();
       start();
     }
@@ -200,6 +210,7 @@ public final class Agent {
     }
     JsonNode ready = awaitReady(python);
     checkVersion(python, ready.path("version").asInt());
+    away = null;
     scope = ready.path("scope").asText();
     LOG.info("Agent {} is ready: scope {}, survives {}", process.pid(), scope, ready.path("survives"));
   }
@@ -244,7 +255,9 @@ public final class Agent {
     }
     String opened = "the backend cannot be opened: " + ready.path("error").asText();
     if (ready.path("away").asBoolean()) {
-      throw new IOException(opened); // it may come back
+      away = new IOException(opened); // it may come back
+      awaySince = System.nanoTime();
+      throw away;
     }
     throw new IllegalStateException(
         ready.has("error")
