@@ -99,6 +99,8 @@ class Journal:
                 self.check()  # or another has it by now, and has read before what we have found had landed
             else:
                 self._confirm(image)
+                if follow is not None:
+                    follow.end = self.end  # its image has that block now, also if the journal is lost at once
         return image
 
     def _confirm(self, image: Image) -> None:

@@ -642,6 +642,24 @@ class TestFollowing:
             follow.poll()
             assert (follow.image.parts, follow.loads) == ({b"a": b"1", b"b": b"2", b"c": b"3"}, 1)
 
+    def test_who_has_taken_the_journal_and_lost_it_at_once_goes_on_following(self, store):
+        follow = Follow(store, NAME)
+        with owner(store) as (first, _):
+            append(first, 1, {b"a": b"1"})
+            follow.poll()
+        with owner(store) as (silent, _), SafeKeeper(store) as keeper:
+            loser = Journal(keeper, NAME)
+            assert loser.own_after(silent.mark, follow) is follow.image
+            assert loser.end.number == follow.image.number == 2  # a block that changes nothing
+            with owner(store) as (third, _):
+                with pytest.raises(Conflict, match="taken"):
+                    loser.check()
+                for number in range(third.next_number, 9):
+                    append(third, number, {b"a": b"%d" % number}, oldest=max(number - 2, 1))
+                    follow.poll()
+                assert (follow.end, follow.loads) == (third.end, 1)
+                assert (follow.image.parts, follow.image.extent.blocks) == ({b"a": b"8"}, 1)
+
     def test_nothing_is_nothing(self, store):
         assert Follow(store, NAME).poll() == 0
 
