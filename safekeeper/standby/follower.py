@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import inf
 from typing import TypeAlias
 
@@ -154,19 +155,17 @@ class Follower:
             watch.wait(pause)
             look = time.monotonic() - looked > self._lease / 3
             looked = time.monotonic() if look else looked
-            try:
-                came = self._take(look=False)
-                if look:
-                    self._tell()
-                    came = came or self._take(look=True)
-                    if not came and self._is_replaced(holder.mark):
-                        return None
+            came, failure = self._tried(partial(self._take_and_tell, look=look))
+            if look and not came:  # also if nothing can be taken: an owner without a door ends only so
+                replaced, another = self._tried(partial(self._is_replaced, holder.mark))
+                if replaced:
+                    return None
+                failure = failure or another
+            if failure is None:
                 pause = shortest if came else min(max(2 * pause, shortest), longest)
                 self._failures = 0
-            except Closed:
-                raise
-            except Exception as error:  # whatever it is, the owner is watched, and replaced when it is gone
-                came, pause = 0, min(self._failed(error), self._lease / 3)
+            else:
+                pause = min(self._failed(failure), self._lease / 3)
             self._measure(watch, came)
         self._calm_down()
         if watch.watching > 1:  # of two that claim at the same moment one would stop for nothing
@@ -177,6 +176,24 @@ class Follower:
         """Return when a claim has stood for a moment: whoever looked before it was there, and claimed after it, has
         done so by now. To be checked then."""
         self._ending.wait(_SETTLED)
+
+    def _tried(self, work: Callable[[], int]) -> tuple[int, Exception | None]:
+        """What *work* says; 0 and the error if it raises: whatever that is, the owner is watched, and replaced when it
+        is gone."""
+        try:
+            return work(), None
+        except Closed:
+            raise
+        except Exception as error:
+            return 0, error
+
+    def _take_and_tell(self, *, look: bool) -> int:
+        """As `_take`, and with *look* say that there is a standby."""
+        came = self._take(look=False)
+        if look:
+            self._tell()
+            came = came or self._take(look=True)
+        return came
 
     def _is_replaced(self, mark: Mark) -> bool:
         now = claims.holder(self._store, self._name)

@@ -511,6 +511,20 @@ class TestTrouble:
         until(lambda: "nobody thought of it" in caplog.text)
         self.takes_over(owner, standby, [2, 3])
 
+    def test_a_block_is_damaged_and_an_owner_that_cannot_be_watched_ends(self, store, caplog):
+        with Operator("counter", store, capture=Every(events=1)) as owner:
+            for number in range(1, 6):
+                with owner.event("in", number) as event:
+                    event.part(b"%d" % number, int).state = number
+                owner.flush()
+            third = CheckpointId("counter", sorted(store.keys("counter"))[2])
+            store.write(Batch({third: b"damaged"}))
+            standby = Waiting(counter(store))
+            until(lambda: "it is tried again: " in caplog.text)
+            assert (standby.error, standby.entered.is_set()) == (None, False)
+        until(lambda: standby.error is not None)
+        assert isinstance(standby.error, Corruption)
+
     def test_its_port_is_taken(self, store, caplog):
         with closing(socket.create_server(("127.0.0.1", 0))) as other:
             owner, standby = self.follows(store, store, watch=f"127.0.0.1:{other.getsockname()[1]}")
