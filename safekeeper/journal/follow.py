@@ -153,9 +153,6 @@ class Follow:
         many."""
         run = BlockRun(self._blocks)
         run.take(found if any(map(_is_there, found)) else ())
-        if run.whole is not None:
-            self._received.clear()
-            self.waiting_bytes = 0
         return self._adopt(run)
 
     def _adopt(self, run: BlockRun) -> int:
@@ -165,6 +162,8 @@ class Follow:
         image, end = run.whole
         if image is not self.image:
             image.check()
+            self._received.clear()  # they come before it
+            self.waiting_bytes = 0
             self.image = image
             self.loads += 1
         self.end = end

@@ -593,6 +593,22 @@ class TestFollowing:
             follow.poll()
             assert (follow.end, busy.is_right(follow)) == (journal.end, True)
 
+    def test_what_waits_is_dropped_when_it_goes_on_behind_what_was_cleaned_away(self, store):
+        with owner(store) as (journal, _):
+            busy = BusyOwner(store, journal, 1, 1)
+            busy.work()
+            follow = Follow(busy, NAME)
+            busy.meanwhile = 0
+            follow.poll()
+            busy.meanwhile = 1
+            assert follow.receive(look=False) == follow.waiting == 1
+            busy.meanwhile = 20
+            assert follow.receive() > 0
+            busy.meanwhile = 0
+            assert (follow.waiting, follow.waiting_bytes, follow.paste()) == (0, 0, 0)
+            follow.poll()
+            assert (follow.end, busy.is_right(follow)) == (journal.end, True)
+
     def test_it_goes_on_behind_a_gap_without_listing(self, store):
         faulty = Faulty(store)
         with owner(store) as (journal, _):
