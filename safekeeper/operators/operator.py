@@ -45,7 +45,7 @@ from safekeeper.operators.feed import Feed
 from safekeeper.operators.guarantee import Kind, Recovery, Release, guarantee
 from safekeeper.operators.metrics import OperatorMetrics
 from safekeeper.operators.pump import Pump
-from safekeeper.policy.capture import Capture, Changed, Lingering, PasteTurns
+from safekeeper.policy.capture import Capture, Changed, KnowsOperators, Lingering, PasteTurns
 from safekeeper.policy.every import Trigger
 from safekeeper.standby.door import OwnerDoor
 from safekeeper.standby.follower import Follower, OnLag, StandbyLag, TakeoverTurn
@@ -222,6 +222,9 @@ class Operator:
         self._check_outlets(outlets)
         self._pump = Pump(self, self._core, self._journal, outlets, self._hold)
         self._open_inputs(stack)
+        stack.callback(self._leave_capture)
+        if isinstance(self._capture, KnowsOperators):
+            self._capture.enter(self._core)
         self._pump.start()
         return loading
 
@@ -691,7 +694,12 @@ class Operator:
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
+        self._leave_capture()
         self._ring()
+
+    def _leave_capture(self) -> None:
+        if isinstance(self._capture, KnowsOperators):
+            self._capture.leave(self._core)
 
     def fail(self, error: BaseException) -> None:
         """Stop because of *error*, which came from a stream or the journal: nothing more is taken or acknowledged.

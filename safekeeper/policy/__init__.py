@@ -1,7 +1,7 @@
 """When to checkpoint, how often under pressure, and what to keep in memory: one small file per policy."""
 
 from safekeeper.policy.calibrate import Calibrate
-from safekeeper.policy.capture import Capture, CaptureView, Changed, Choice, PasteTurns, PasteView, What
+from safekeeper.policy.capture import Capture, CaptureView, Changed, Choice, KnowsOperators, PasteTurns, PasteView, What
 from safekeeper.policy.eventual import Eventual
 from safekeeper.policy.every import Every, Trigger
 from safekeeper.policy.idle import IdleCapture
@@ -18,6 +18,7 @@ __all__ = [
     "Every",
     "EveryWhole",
     "IdleCapture",
+    "KnowsOperators",
     "PasteTurns",
     "PasteView",
     "Sweep",

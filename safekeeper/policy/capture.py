@@ -139,6 +139,17 @@ class PasteTurns(Protocol):
         """Whether it is the turn of *view* to paste all that waits. Asked again and again while something does."""
 
 
+@runtime_checkable
+class KnowsOperators(Protocol):
+    """A `Capture` that also wants to know which operators of the process are open, whether or not they have events."""
+
+    def enter(self, view: CaptureView) -> None:
+        """The operator *view* is open now."""
+
+    def leave(self, view: CaptureView) -> None:
+        """It is closed, or has failed: it holds nothing any more."""
+
+
 class Lingering:
     """All parts that have changed, as soon as the linger is over since the block before: a lone event does not wait,
     and of many those share a block that come within the linger."""

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 from weakref import WeakKeyDictionary
 
 from safekeeper.policy.capture import CaptureView, Choice, PasteView, What
@@ -19,7 +20,8 @@ _LEAST = 1e-5  # seconds that a capture takes at least, for those who divide by 
 @dataclass(slots=True)
 class _Known:
     unit: CaptureUnit
-    asked: float
+    asked: float = -inf
+    left: bool = False
 
 
 class IdleCapture:
@@ -57,6 +59,18 @@ class IdleCapture:
         self._standbys: WeakKeyDictionary[PasteView, float] = WeakKeyDictionary()  # when they last asked
         self._next = 0.0
         self._chosen: CaptureUnit | PasteView | None = None
+
+    def enter(self, view: CaptureView) -> None:
+        """As `KnowsOperators.enter`."""
+        with self._lock:
+            self._meet(view, self._clock())
+
+    def leave(self, view: CaptureView) -> None:
+        """As `KnowsOperators.leave`."""
+        with self._lock:
+            known = self._known.get(view)
+            if known is not None:
+                known.left, known.unit.free = True, False  # also if it is its turn
 
     def due(self, view: CaptureView) -> What | None:
         """As `Capture.due`."""
@@ -96,7 +110,7 @@ class IdleCapture:
             return expected_recovery(self._units(now), now)
 
     def units(self) -> list[tuple[float, CaptureUnit]]:
-        """Copies of what is known of each operator that asks, with the time now."""
+        """Copies of what is known of each operator that is open or asks, with the time now."""
         with self._lock:
             now = self._clock()
             return [(now, replace(unit)) for unit in self._units(now)]
@@ -129,12 +143,17 @@ class IdleCapture:
                 found[WaitingPaste(owner, str(id(oldest)), oldest.waiting, recovery, load)] = oldest
         return found
 
-    def _ask(self, view: CaptureView, now: float) -> CaptureUnit:
+    def _meet(self, view: CaptureView, now: float) -> _Known:
         known = self._known.get(view)
         if known is None:
             name = getattr(view, "name", "") or str(len(self._known))
-            unit = CaptureUnit(name, self._backup(view), 0.0, _LEAST, _LEAST, since=now)
-            known = self._known[view] = _Known(unit, now)
+            known = self._known[view] = _Known(CaptureUnit(name, "", 0.0, _LEAST, _LEAST, since=now))
+        return known
+
+    def _ask(self, view: CaptureView, now: float) -> CaptureUnit:
+        known = self._meet(view, now)
+        if known.asked == -inf:
+            known.unit.since = now  # however long it had no events before
         known.asked = now
         return known.unit
 
@@ -142,6 +161,8 @@ class IdleCapture:
         """What is known of each operator, by now."""
         found = []
         for view, known in self._known.items():
+            if known.left:
+                continue
             unit = known.unit
             unit.backup = self._backup(view)  # it may have another one by now
             unit.load = view.unsaved * view.event_seconds / max(now - unit.since, 1e-9)

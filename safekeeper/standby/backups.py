@@ -78,12 +78,14 @@ class Backups:
         self._tell()
         processes = self._look()
         self._assign(processes)
-        mine = {unit.name for units in processes.values() for unit in units if self.of(unit.name) == self.process}
+        held = {unit.name for units in processes.values() for unit in units}
+        mine = {operator for operator in held if self.of(operator) == self.process}
         for operator in mine - set(self.standbys):
             self._begin(operator)
         for operator, standby in list(self.standbys.items()):
-            if operator not in mine and standby.lag is not None:
-                standby.stop()  # it waits still
+            if operator in held - mine:  # what nobody holds may be about to be taken over here
+                if standby.lag is not None:
+                    standby.stop()  # it waits still
 
     def close(self) -> None:
         """Stand by for nothing any more, and let what was taken over end."""

@@ -100,6 +100,42 @@ def test_every_operator_has_a_standby_in_another_process(processes):
             until(lambda process=process, operator=operator: process.held[operator].metrics().standbys == 1)
 
 
+def test_operators_without_an_event_have_a_standby(processes):
+    settle(processes)
+    for name, process in processes.items():
+        assert sorted(unit.name for _, unit in process.idle.units()) == sorted(process.held)
+        for operator in process.held:
+            assert standby_of(processes, operator) not in ([], [name])
+
+
+def test_an_operator_that_was_closed_or_has_failed_is_not_held_any_more(processes):
+    idle, held = processes["a"].idle, processes["a"].held
+    with pytest.raises(RuntimeError, match="no such word"), held["a0"].event("in", 1):
+        raise RuntimeError("no such word")
+    held["a1"].__exit__(None, None, None)
+    assert {unit.name for _, unit in idle.units()} == {"a2", "a3"}
+    held["a0"].__exit__(RuntimeError, RuntimeError(), None)
+
+
+def test_what_was_taken_over_has_one_standby_that_stays(processes):
+    settle(processes)
+    closed = processes["a"].held["a0"]
+    (owner,) = standby_of(processes, "a0")
+    closed.__exit__(None, None, None)
+    until(lambda: "a0" in processes[owner].taken_over)
+
+    def stands_by():
+        step(processes)
+        return [name for name in standby_of(processes, "a0") if name != owner]
+
+    until(stands_by)
+    (standby,) = stands_by()
+    for _ in range(6):
+        assert stands_by() == [standby]
+        assert {process.backups.of("a0") for process in processes.values()} == {standby}
+    assert "a0" in processes[owner].backups.standbys
+
+
 def test_operators_of_the_process_with_the_longest_recovery_are_moved_to_who_would_be_done_first(processes):
     for process in processes.values():
         for name in process.held:
