@@ -592,6 +592,12 @@ class Operator:
             self._follower.stop()
         self._ring()
 
+    def stop_waiting(self) -> None:
+        """Let entering end with `Closed` if it waits for its turn as a standby; what owns its journal goes on. Any
+        thread may call it."""
+        if (follower := self._follower) is not None:
+            follower.stop()
+
     def _advance(self) -> Event | None:
         """Finish the event before, and begin with the next one; None if there is none yet."""
         if self._begun:

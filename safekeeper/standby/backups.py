@@ -84,8 +84,7 @@ class Backups:
             self._begin(operator)
         for operator, standby in list(self.standbys.items()):
             if operator in held - mine:  # what nobody holds may be about to be taken over here
-                if standby.lag is not None:
-                    standby.stop()  # it waits still
+                standby.stop_waiting()
 
     def close(self) -> None:
         """Stand by for nothing any more, and let what was taken over end."""

@@ -175,7 +175,7 @@ class Follower:
     def let_others_claim(self) -> None:
         """Return when a claim has stood for a moment: whoever looked before it was there, and claimed after it, has
         done so by now. To be checked then."""
-        self._ending.wait(_SETTLED)
+        time.sleep(_SETTLED)  # whether or not it is told to stop waiting: it waits no more
 
     def _tried(self, work: Callable[[], int]) -> tuple[int, Exception | None]:
         """What *work* says; 0 and the error if it raises: whatever that is, the owner is watched, and replaced when it

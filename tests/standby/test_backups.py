@@ -136,6 +136,26 @@ def test_what_was_taken_over_has_one_standby_that_stays(processes):
     assert "a0" in processes[owner].backups.standbys
 
 
+def test_a_standby_that_nobody_wants_here_ends_only_while_it_waits(processes):
+    settle(processes)
+    process = processes["a"]
+    (name,) = standby_of(processes, "a0")
+    standby = processes[name].backups.standbys["a0"]
+    until(lambda: standby.lag is not None)
+    process.held["a0"].__exit__(None, None, None)
+    until(lambda: "a0" in processes[name].taken_over)
+    standby.stop_waiting()
+    with standby.event("in", 1) as event:
+        event.part(b"k", int).state = 1
+    assert not standby._stopped
+    (name,) = standby_of(processes, "a1")
+    standby = processes[name].backups.standbys["a1"]
+    until(lambda: standby.lag is not None)
+    standby.stop_waiting()
+    until(lambda: "a1" not in processes[name].backups.standbys)
+    process.held["a1"].flush()
+
+
 def test_operators_of_the_process_with_the_longest_recovery_are_moved_to_who_would_be_done_first(processes):
     for process in processes.values():
         for name in process.held:
