@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("safekeeper")
 
 _SILENT = 3  # steps, after which a process that says nothing new counts as gone
+_FORGOTTEN = 2 * _SILENT  # steps, after which what it has said is deleted
 _HOLDS, _BACKUP = b"holds_", b"backup_"
 
 
@@ -114,9 +115,18 @@ class Backups:
         for process, what in said.items():
             number, steps = self._heard.get(process, (0, 0))
             self._heard[process] = (what["number"], 0 if what["number"] != number else steps + 1)
+        self._forget([process for process in said if self._heard[process][1] >= _FORGOTTEN])
         there = [process for process in sorted(said) if self._heard[process][1] < _SILENT]
         self._backups = {operator: process for operator, process in backups.items() if process in there}
         return {process: self._held(process, said[process]["seconds"], there) for process in there}
+
+    def _forget(self, processes: list[str]) -> None:
+        """Delete what *processes* have said, which have crashed: else who comes next would count them at first."""
+        batch = Batch()
+        for process in processes:
+            batch.delete(CheckpointId(self._group, _HOLDS + process.encode()))
+        if len(batch):
+            self._store.write(batch)
 
     def _held(self, process: str, seconds: dict[str, float], there: list[str]) -> list[CaptureUnit]:
         others = [other for other in there if other != process]

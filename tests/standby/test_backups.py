@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from safekeeper import Batch, CheckpointId
 from safekeeper.backends.memory import MemoryBackend
 from safekeeper.operators import Operator
 from safekeeper.policy import IdleCapture
@@ -154,6 +155,16 @@ def test_a_standby_that_nobody_wants_here_ends_only_while_it_waits(processes):
     standby.stop_waiting()
     until(lambda: "a1" not in processes[name].backups.standbys)
     process.held["a1"].flush()
+
+
+def test_what_a_process_that_has_crashed_said_is_deleted(processes):
+    store = processes["a"].store
+    crashed = CheckpointId("all.backups", b"holds_crashed")
+    store.write(Batch({crashed: b'{"number": 1, "seconds": {}}'}))
+    for _ in range(20):
+        step(processes)
+    assert store.read([crashed]) == [None]
+    assert sorted(store.keys("all.backups"))[-3:] == [b"holds_a", b"holds_b", b"holds_c"]
 
 
 def test_operators_of_the_process_with_the_longest_recovery_are_moved_to_who_would_be_done_first(processes):
