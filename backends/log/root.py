@@ -67,9 +67,10 @@ class Root:
         self.files = files
         self.own: WriterFolder | None = None
         """The folder that this process writes to, from its first write on."""
-        self._folders: tuple[WriterFolder, ...] = ()
+        self._known: tuple[int, tuple[WriterFolder, ...]] = -1, ()
+        """The epoch as of which the folders were listed, -1 if they changed since, and these: replaced together, since
+        others look without the lock."""
         self._claims: Claims | None = None
-        self._seen_epoch = -1
         self._unread = False  # whether there are folders of which only the status is known, which may be old
         self._lock = Lock()
         self._closed = False
@@ -79,46 +80,45 @@ class Root:
     def folders(self) -> tuple[WriterFolder, ...]:
         """The folders, as of now."""
         claims = self._claims = self._claims or Claims.of_reader(self.path)
+        seen, folders = self._known
         epoch = claims.epoch if claims else 0  # 0: listed every time
-        if not epoch or epoch != self._seen_epoch:
-            self._list(epoch)
-        return self._folders
+        return folders if epoch and epoch == seen else self._list(epoch)
 
     def is_removed(self) -> bool:
         """Whether the files that were opened here are not the ones that others find."""
         return self._claims is not None and self._claims.is_removed()
 
-    def _list(self, epoch: int) -> None:
+    def _list(self, epoch: int) -> tuple[WriterFolder, ...]:
         """List the folders, and close those that are gone."""
         with self._lock:
             if self._closed:
                 raise Closed(f"{self.path} was closed: open it again")
-            known = {folder.path: folder for folder in self._folders}
+            known = {folder.path: folder for folder in self._known[1]}
             paths = writer_folders(self.path)
-            self._folders = tuple(known.get(path) or WriterFolder(path, self.options, self.files) for path in paths)
-            self._unread |= any(folder.path not in known for folder in self._folders)
-            for folder in self._folders:
+            folders = tuple(known.get(path) or WriterFolder(path, self.options, self.files) for path in paths)
+            self._unread |= any(folder.path not in known for folder in folders)
+            for folder in folders:
                 folder.forget_status()
-            self._seen_epoch = epoch  # from now on nobody looks
-            for folder in {*known.values()} - {*self._folders, self.own}:
+            self._known = epoch, folders  # from now on nobody looks
+            for folder in {*known.values()} - {*folders, self.own}:
                 folder.close()
+            return folders
 
     def adopt(self, folder: WriterFolder, own: bool) -> None:
         """Take in a folder that this process has claimed; with *own* it is the one for this process to write to."""
         with self._lock:
-            read = [other for other in self._folders if other.path == folder.path]
-            self._folders = (*(other for other in self._folders if other not in read), folder)  # the highest epoch
+            _, folders = self._known
+            read = [other for other in folders if other.path == folder.path]
             self.own = folder if own else self.own
-            self._seen_epoch = -1
+            self._known = -1, (*(other for other in folders if other not in read), folder)  # the highest epoch
             for other in read:
                 other.close()
 
     def drop(self, folder: WriterFolder) -> None:
         """Forget a folder that this process does not write to any more, so that it is read like those of others."""
         with self._lock:
-            self._folders = tuple(other for other in self._folders if other is not folder)
             self.own = None if self.own is folder else self.own
-            self._seen_epoch = -1
+            self._known = -1, tuple(other for other in self._known[1] if other is not folder)
             folder.close()
 
     def highest_beside(self, own: WriterFolder) -> int:
@@ -137,7 +137,7 @@ class Root:
 
     def seed(self) -> int:
         """What fingerprints are seeded with, the same in all folders to make them comparable; 0 if nobody chose."""
-        return next((seed for folder in self._folders if (seed := folder.state.manifest.seed)), 0)
+        return next((seed for folder in self._known[1] if (seed := folder.state.manifest.seed)), 0)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -191,10 +191,10 @@ class Root:
 
     def _unchanged(self) -> tuple[WriterFolder, ...]:
         """The folders, if they are the ones that are known; nothing if somebody has to look."""
-        claims = self._claims
-        if claims is None or not 0 < claims.epoch == self._seen_epoch or claims.is_removed():
+        claims, (seen, folders) = self._claims, self._known
+        if claims is None or not 0 < claims.epoch == seen or claims.is_removed():
             return ()
-        return self._folders
+        return folders
 
     def read(self, ids: Sequence[CheckpointId]) -> list[bytes | None]:
         """The values of *ids*."""
@@ -219,7 +219,7 @@ class Root:
 
     def _most_pinned(self) -> int:
         """How many segments of each folder may be pinned at once."""
-        return most_open() // max(len(self._folders), 1)
+        return most_open() // max(len(self._known[1]), 1)
 
     def token(self, id: CheckpointId) -> bytes | None:
         """The token that *id* was created with, nothing if it was written; None if there is no such id."""
@@ -304,7 +304,7 @@ class Root:
 
     def renew_locks(self) -> None:
         """Forget who holds a lock, in the child of a fork: nobody does there, and a listing gives back its files."""
-        for folder in self._folders:
+        for folder in self._known[1]:
             folder.lock = Lock()
 
     def close(self) -> None:
@@ -312,7 +312,7 @@ class Root:
         with self._lock:
             self._closed = True
             self._claims = None
-            for folder in self._folders:
+            for folder in self._known[1]:
                 folder.close()
 
     # --- looking at several folders at once ---------------------------------------------------------------------------
@@ -333,8 +333,8 @@ class Root:
 
     def _has_moved_on(self, look: _Look) -> bool:
         """Whether the folder that a look has failed at has changed since, so that trying again is right."""
-        self._list(0)
-        return look.folder is not None and (look.folder not in self._folders or look.folder.has_moved_on(look.state))
+        folders = self._list(0)
+        return look.folder is not None and (look.folder not in folders or look.folder.has_moved_on(look.state))
 
 
 def _all_locks(folders: Iterable[WriterFolder]) -> ExitStack:

@@ -23,6 +23,7 @@ from safekeeper.backend import Damage, Scope
 from safekeeper.backends.log import abandoned, recovery, verify
 from safekeeper.backends.log.backend import LogBackend
 from safekeeper.backends.log.background import Background
+from safekeeper.backends.log.claim import Claims
 from safekeeper.backends.log.compaction import LogCompactor
 from safekeeper.backends.log.options import LogOptions
 from safekeeper.backends.log.root import Root
@@ -281,6 +282,39 @@ def test_a_reader_whose_files_go_looks_again_also_if_another_thread_has_caught_u
         monkeypatch.setattr(Root, "_has_moved_on", catch_up_before)
         assert [get(store, name) for name in ("a", "b")] == [b"1", None]
         assert passed == ["compacted", "failed"]
+
+
+def test_a_read_finds_what_this_process_takes_over_and_drops_meanwhile(tmp_path, monkeypatch):
+    """Between the look whether the folders are those that are known, and their use."""
+    root, url = tmp_path / "store", f"log://{tmp_path}/store"
+    with LogBackend(root) as store, ThreadPoolExecutor(1) as pool:
+        put(store, ours=b"")
+        with Peer(url) as killed:
+            put(killed, theirs=b"1")
+            killed._process.kill()
+            killed._process.wait()
+        assert get(store, "theirs") == b"1"
+        is_removed, drop = Claims.is_removed, Root.drop
+        looked, dropped, go = threading.Event(), threading.Event(), threading.Event()
+
+        def look(self: Claims) -> bool:
+            if not looked.is_set():
+                looked.set()
+                pool.submit(store.compact)
+                assert dropped.wait(PATIENCE)
+            return is_removed(self)
+
+        def drop_and_wait(self: Root, folder: WriterFolder) -> None:
+            drop(self, folder)
+            dropped.set()
+            assert go.wait(PATIENCE)
+
+        monkeypatch.setattr(Claims, "is_removed", look)
+        monkeypatch.setattr(Root, "drop", drop_and_wait)
+        try:
+            assert get(store, "theirs") == b"1"
+        finally:
+            go.set()
 
 
 def test_a_folder_that_is_taken_over_meanwhile_is_no_obstacle_to_counting_bytes(tmp_path):
