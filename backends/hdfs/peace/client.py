@@ -364,7 +364,9 @@ class _Connection:
     def end(self, number: int) -> None:
         """Nothing more is wanted for a request, nor of it, unless it has used turns that others wait for instead."""
         with self.changed:
-            turns = self._requests[number]
+            turns = self._requests.get(number)
+            if turns is None:  # another one that ended meanwhile has ended all that were left
+                return
             turns.ended = True
             self.changed.notify_all()  # whoever still waits for one of its turns was interrupted
             alike = {n: other for n, other in self._requests.items() if other.kind == turns.kind}

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from safekeeper.backends.hdfs.peace import gathering
-from safekeeper.backends.hdfs.peace.client import PeacePlacement
+from safekeeper.backends.hdfs.peace.client import PeacePlacement, _Connection
 from safekeeper.backends.hdfs.peace.coordinator import Coordinator
 from safekeeper.backends.hdfs.peace.network import Network, NetworkNode
 
@@ -125,6 +125,29 @@ def test_one_that_fails_takes_nothing_from_the_others_and_leaves_nothing_behind(
         for one in (pool.submit(fail), pool.submit(succeed)):
             one.result(60)
     assert [count for count, _ in requests] == [6]
+    idle(coordinator)
+    assert write(writer, 2, "and again")[0]
+
+
+def test_two_requests_that_end_at_the_same_moment_end_well(writer, coordinator, requests, monkeypatch):
+    end, together = _Connection.end, threading.Barrier(2)
+
+    def end_together(self, number):
+        together.wait(60)
+        end(self, number)
+
+    def write_one(checkpoint):
+        with writer.chunks(1, 2, checkpoint) as turns, turns.take() as turn:
+            asked.wait(60)
+            return turn.favoured
+
+    asked = threading.Barrier(2)
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(gathering, "MOST_CHUNKS", 1)  # each asks by itself
+        patch.setattr(_Connection, "end", end_together)
+        commits = [pool.submit(write_one, name) for name in ("a", "b")]
+        assert all(commit.result(60) for commit in commits)
+    assert sorted(requests) == [(1, "a"), (1, "b")]
     idle(coordinator)
     assert write(writer, 2, "and again")[0]
 
