@@ -18,6 +18,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -345,7 +346,8 @@ def rm(
 ) -> None:
     """Remove ids, or files. That an id is not there is no error.
 
-    With a checkpoint in safekeeper:// goes the state that our state store keeps of its query. Stop the query first.
+    With a checkpoint in safekeeper:// goes the state that our state store keeps of its query. Stop the query first. It
+    is refused if the query was moved or copied to another place in safekeeper://, where it may need that state.
     """
     if group.startswith(_FILES):
         if keys:
@@ -363,16 +365,19 @@ def rm(
 
 
 def _remove_files(store: Backend, location: str, recursive: bool) -> None:
-    """Whoever dies half-way leaves what `prune` finds: the state goes last."""
-    from safekeeper.spark.prune import groups_below, remove_groups
+    """Whoever dies half-way does it again: of a directory with state, its own entry goes last."""
+    from safekeeper.spark.prune import groups_to_remove, remove_groups
 
     files, path = _file(store, location)
     entry = _existing_file(files, path)
     if entry.is_directory and not recursive:
         _fail(f"{_FILES}{path} is a directory: say --recursive to remove it with all that is in it")
-    states = groups_below(store, f"{_FILES}{path}") if entry.is_directory else []
+    if entry.is_directory and (states := groups_to_remove(files, path)):
+        for below, _ in list(files.entries_in(path)):
+            with suppress(FileNotFoundError):
+                files.delete_tree(below)
+        remove_groups(store, states)
     files.delete_tree(path)
-    remove_groups(store, states)
 
 
 def _file(store: Backend, location: str) -> tuple[FileVolumes, VolumePath]:

@@ -16,14 +16,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 from safekeeper.backend import Backend, Batch, CheckpointId
-from safekeeper.integrations.filesystem.layout import VolumePath, volumes_in
+from safekeeper.errors import Unavailable
+from safekeeper.integrations.filesystem.layout import FileEntry, VolumePath, directory_groups, volumes_in
 from safekeeper.integrations.filesystem.volume import FileVolumes, VolumeReader
 
 PREFIX = "spark/"
@@ -72,15 +75,51 @@ def stored_queries(store: Backend, gone: Sequence[str] = ()) -> Iterator[StoredQ
 
 
 def groups_below(store: Backend, location: str) -> list[str]:
-    """The groups with the state of the queries whose checkpoint is *location* or below it."""
+    """The groups with the state of the queries whose checkpoint is *location* or below it.
+
+    Where it is stands in each group, and changes there when the group is written next: of a query that was moved some
+    still tell the old place. Raise `Unavailable` then: the state would be taken for that of either place.
+    """
     groups = [group for group in dict.fromkeys(store.groups()) if group.startswith(PREFIX)]
-    found = store.read([CheckpointId(group, LOCATION) for group in groups])
-    here = {
-        group.split("/")[1]
-        for group, value in zip(groups, found, strict=True)
-        if value is not None and _is_below(value.decode(), location)
-    }
+    places: dict[str, set[str]] = {}
+    for group, value in zip(groups, store.read([CheckpointId(group, LOCATION) for group in groups]), strict=True):
+        if value is not None:
+            places.setdefault(group.split("/")[1], set()).add(value.decode())
+    here = {query for query, all_of_it in places.items() if any(_is_below(place, location) for place in all_of_it)}
+    for query in sorted(here):
+        if elsewhere := sorted(place for place in places[query] if not _is_below(place, location)):
+            raise Unavailable(
+                f"a part of the state of query {query} belongs to {elsewhere[0]}, not to {location}: "
+                "run a batch of the query where it is now, with movedCheckpoint=adopt, and try again"
+            )
     return [group for group in groups if group.split("/")[1] in here]
+
+
+def groups_to_remove(files: FileVolumes, path: VolumePath) -> list[str]:
+    """What `groups_below` finds. Raise `Unavailable` if a checkpoint elsewhere has such a query, too: it is a copy,
+    where the query may go on, and has no other state."""
+    groups = groups_below(files.store, f"safekeeper://{path}")
+    queries = {group.split("/")[1] for group in groups}
+    inside = {below.id for below, _ in files.files_below(path) if below.names[-1] == "metadata"} if groups else set()
+    for id, query in _owners(files.store) if groups else ():
+        if query in queries and id not in inside:
+            copy = unquote(id.group.removeprefix("files.").replace(":", "", 1))
+            raise Unavailable(
+                f"safekeeper://{copy} is a checkpoint of query {query}, too, whose state would go with "
+                f"safekeeper://{path}: remove that one first, or start it with movedCheckpoint=adopt"
+            )
+    return groups
+
+
+def _owners(store: Backend) -> Iterator[tuple[CheckpointId, str]]:
+    """The files of all checkpoints in *store* that say which query they belong to, with that query."""
+    groups = list(dict.fromkeys(store.groups()))
+    folders = [group for volume in volumes_in(groups) for group in sorted(directory_groups(volume, groups))]
+    ids = [CheckpointId(folder, b"metadata") for folder in folders]
+    for id, value in zip(ids, store.read(ids), strict=True):
+        if value is not None:
+            with suppress(ValueError, KeyError, TypeError):  # it is not Spark's
+                yield id, str(json.loads(FileEntry.decode(id, value).content)["id"])
 
 
 def remove_groups(store: Backend, groups: Iterable[str]) -> None:

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from safekeeper import Batch, CheckpointId
+from safekeeper import Batch, CheckpointId, Unavailable, cli
 from safekeeper.integrations.filesystem import layout
+from safekeeper.testing import Faulty
 
 
 def command(*arguments):
@@ -90,6 +91,68 @@ def test_rm_removes_a_checkpoint_with_its_state_and_no_other(url, two_checkpoint
     absent = command("rm", "-r", url, "safekeeper://main/a")
     assert (absent.returncode, absent.stderr) == (1, "safekeeper: there is no safekeeper://main/a\n")
     assert command("rm", url, "safekeeper://main/ab", "key").returncode == 2
+
+
+def test_a_query_that_was_moved_and_not_all_of_it_knows_keeps_its_state(url, two_checkpoints, tmp_path):
+    """Where the checkpoint is stands in each group, and changes there with the first commit at the new place."""
+    fs = two_checkpoints
+    moved, untold = "spark/query-of-a/0/1/default", "spark/query-of-a/0/2/default"
+    told = {CheckpointId(moved, b"location"): b"safekeeper://main/b", CheckpointId(moved, b"commit 1"): b"frame"}
+    fs.store.write(Batch({**told, CheckpointId(untold, b"commit 1"): b"frame"}))
+    fs.pipe({"main/b/metadata": b"{}"})
+    before = set(fs.store.groups())
+    new = f"file://{tmp_path}/new"
+    for line in (("rm", "-r", url), ("copy", url, new, "--files")):
+        for place, other in (("a", "b"), ("b", "a")):
+            refused = command(*line, f"safekeeper://main/{place}")
+            assert (refused.returncode, refused.stderr) == (
+                2,
+                f"safekeeper: a part of the state of query query-of-a belongs to safekeeper://main/{other}, not to "
+                f"safekeeper://main/{place}: run a batch of the query where it is now, with movedCheckpoint=adopt, and "
+                "try again\n",
+            )
+    assert set(fs.store.groups()) == before
+    first = CheckpointId("spark/query-of-a/0/0/default", b"location")
+    fs.store.write(Batch({first: b"safekeeper://main/b"}))
+    assert command("rm", "-r", url, "safekeeper://main/a").returncode == 0
+    assert {group for group in fs.store.groups() if group.startswith("spark/")} >= {first.group, moved, untold}
+    assert command("rm", "-r", url, "safekeeper://main/b").returncode == 0
+    assert {group for group in fs.store.groups() if group.startswith("spark/")} == {"spark/query-of-ab/0/0/default"}
+
+
+def test_rm_of_a_checkpoint_whose_copy_has_not_been_started_is_refused(url, two_checkpoints):
+    fs = two_checkpoints
+    fs.pipe({f"{place}/metadata": b'{"id": "query-of-a"}' for place in ("main/a", "main/a/inside", "other/x/copy")})
+    refused = command("rm", "-r", url, "safekeeper://main/a")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "safekeeper: safekeeper://other/x/copy is a checkpoint of query query-of-a, too, whose state would go with "
+        "safekeeper://main/a: remove that one first, or start it with movedCheckpoint=adopt\n",
+    )
+    assert "main/a/metadata" in fs.find("main")
+    assert command("rm", "-r", url, "safekeeper://other/x").returncode == 0
+    assert "spark/query-of-a/0/0/default" in set(fs.store.groups())
+    assert command("rm", "-r", url, "safekeeper://main/a").returncode == 0
+    assert "spark/query-of-a/0/0/default" not in set(fs.store.groups())
+
+
+@pytest.mark.parametrize("when", ("before", "after"))
+def test_rm_that_dies_half_way_is_finished_by_the_next(make_fs, when):
+    died = 0
+    for writes in range(12):
+        fs = make_fs(url="memory:", part_bytes=10_000)
+        fs.pipe({"main/a/metadata": b"{}", "main/a/state/0/1.zip": b"x" * 25_000})
+        fs.store.write(Batch(state_of("query", "safekeeper://main/a")))
+        faulty = Faulty(fs.store)
+        faulty.fail("write", skip=writes, when=when)
+        try:
+            cli._remove_files(faulty, "safekeeper://main/a", recursive=True)
+        except Unavailable:
+            died += 1
+            if fs.exists("main/a"):
+                cli._remove_files(fs.store, "safekeeper://main/a", recursive=True)
+        assert set(fs.store.groups()) <= {layout.content_group("main")}, "parts that no file names go with prune"
+    assert died > 5
 
 
 def test_rm_of_ids_says_what_is_missing(url, two_checkpoints):
