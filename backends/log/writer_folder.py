@@ -194,8 +194,10 @@ class WriterFolder:
         """Whether this process is the folder's writer, so that nobody else changes anything."""
         self._loading = Lock()
         self._loaded = self._closed = False
-        self._status: WriterStatus | None = None
-        self._status_is_old = False
+        self._forgotten = 0
+        """How often the status was to be looked for anew."""
+        self._status: tuple[WriterStatus | None, int] = None, 0
+        """What was found, and how often that had been when it was looked for: with another number it may be old."""
         self._sees_everything = False
         self._scanned_for = self._loaded_for = 0  # the last sequence that was looked for in vain
         self._seen_generation: int | None = None
@@ -332,8 +334,8 @@ class WriterFolder:
         """Whether the state is all that the writer has published, with the lock held."""
         if self.writing:
             return True
-        status = self._status
-        if self._status_is_old or not self._loaded:
+        status, looked = self._status
+        if looked != self._forgotten or not self._loaded:
             return False
         if status is None:
             return True
@@ -344,8 +346,8 @@ class WriterFolder:
     def is_caught_up(self) -> bool:
         """Whether `refresh` would find nothing and there is nothing to settle, in one look; if in doubt, False."""
         if not self.writing:
-            status = self._status
-            if status is None or self._status_is_old or not self._loaded:
+            status, looked = self._status
+            if status is None or looked != self._forgotten or not self._loaded:
                 return False
             progress = status.progress()
             if progress.generation != self._seen_generation:
@@ -356,13 +358,14 @@ class WriterFolder:
 
     def forget_status(self) -> None:
         """Look for the status anew: the folder may have another writer, which has a status of its own."""
-        self._status_is_old = True
+        self._forgotten += 1
 
     def _current_status(self) -> WriterStatus | None:
-        if self._status is None or self._status_is_old:
-            self._status_is_old = False
-            self._status = WriterStatus.of_reader(self.path)
-        return self._status
+        (status, looked), forgotten = self._status, self._forgotten
+        if status is None or looked != forgotten:
+            status = WriterStatus.of_reader(self.path)  # meanwhile the one before is still old
+            self._status = status, forgotten
+        return status
 
     def refresh(self) -> None:
         """Catch up with what another process has written."""
@@ -508,7 +511,7 @@ class WriterFolder:
         """Give back the files. Reads that are under way end well; later ones raise `Closed`."""
         with self._loading, self.lock:
             self._closed = True
-            self._status = None
+            self._status = None, self._forgotten
             self.state.close()
 
     def _check_open(self) -> None:

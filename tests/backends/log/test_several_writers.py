@@ -30,6 +30,7 @@ from safekeeper.backends.log.root import Root
 from safekeeper.backends.log.scan import blocks_behind
 from safekeeper.backends.log.segment import LogSegment
 from safekeeper.backends.log.writer_folder import WriterFolder
+from safekeeper.backends.log.writer_status import WriterStatus
 from safekeeper.backends.shared.records import BlockHeader
 from safekeeper.testing.peer import PATIENCE, Peer
 
@@ -315,6 +316,26 @@ def test_a_read_finds_what_this_process_takes_over_and_drops_meanwhile(tmp_path,
             assert get(store, "theirs") == b"1"
         finally:
             go.set()
+
+
+def test_a_status_that_may_be_old_is_not_gone_by_while_the_new_one_is_opened(tmp_path, monkeypatch):
+    with Peer(f"log://{tmp_path}") as peer, LogBackend(tmp_path) as store:
+        put(peer, a=b"1")
+        assert get(store, "a") == b"1"
+        (folder,) = store._shared(create=False).root.folders()
+        assert folder.is_caught_up()
+        of_reader, seen = WriterStatus.of_reader, []
+
+        def look_before(path: Path) -> WriterStatus | None:
+            with folder.lock:
+                seen.append((folder.is_caught_up(), folder.is_current()))
+            return of_reader(path)
+
+        monkeypatch.setattr(WriterStatus, "of_reader", look_before)
+        folder.forget_status()
+        folder.refresh()
+        assert seen == [(False, False)]
+        assert folder.is_caught_up()
 
 
 def test_a_folder_that_is_taken_over_meanwhile_is_no_obstacle_to_counting_bytes(tmp_path):
