@@ -129,9 +129,10 @@ class WriterStatus:
     def progress(self) -> WriterProgress:
         """How far the writer is, in one look."""
         raw = self._read(_SIX.size, _VISIBLE)
-        if raw != self._progress.raw:
-            self._progress = WriterProgress(raw)
-        return self._progress
+        progress = self._progress  # another thread may replace it
+        if raw != progress.raw:
+            progress = self._progress = WriterProgress(raw)
+        return progress
 
     @property
     def visible(self) -> int | None:
