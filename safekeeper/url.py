@@ -166,7 +166,7 @@ def _parse_number(kind: type[int] | type[float], text: str) -> float:
         number = kind(text)
     except ValueError:
         raise ValueError("it takes a number") from None
-    if not math.isfinite(number):  # nan is neither above 0 nor below
+    if isinstance(number, float) and not math.isfinite(number):  # nan is neither above 0 nor below
         raise ValueError("it takes a number")
     return number
 

@@ -74,6 +74,13 @@ def test_a_number_of_an_option_is_a_finite_number(url, name):
             safekeeper.open(f"{url}?{name}={wrong}")
 
 
+def test_a_whole_number_may_be_larger_than_any_float_for_its_backend_to_judge():
+    huge = 10**400
+    with pytest.raises(BadUrl, match="replication= takes 1 to 512"):
+        safekeeper.open(f"hdfs://127.0.0.1:1/x?replication={huge}")
+    assert Url.parse(f"redis://127.0.0.1:1/0?connections={huge}").options(RedisOptions).connections == huge
+
+
 @pytest.mark.parametrize(
     "make",
     [
