@@ -6,7 +6,8 @@ the checkpoint is, and the checkpoint's file `metadata` says which query it belo
 
 A query is gone when the folder is not there but the one above it is, or when another query has the folder now. When
 that cannot be told (a file system that is not known here or does not answer, a disk that is not mounted, a folder of
-another host) the state stays and the reason is named.
+another host) the state stays and the reason is named. It stays, too, if groups tell several places and any of these is
+not gone: the query was moved, and some groups learn so with their next commit.
 
 Whoever dies half-way leaves what can be found again: `location` goes last in each group.
 """
@@ -52,7 +53,7 @@ class StoredQuery:
 
     id: str
     location: str
-    """Its checkpoint's folder; empty if no group tells it."""
+    """Its checkpoint's folder; empty if no group tells it. If groups tell several, one that is not gone."""
     groups: tuple[str, ...]
     keys: int
     """How many keys the groups have: commits, their parts, and the location."""
@@ -69,8 +70,7 @@ def stored_queries(store: Backend, gone: Sequence[str] = ()) -> Iterator[StoredQ
             by_query.setdefault(group.split("/")[1], []).append(group)
     for query, groups in by_query.items():
         keys = sum(len(set(store.keys(group))) for group in groups)
-        location = _location(store, groups)
-        fate, reason = _look(store, query, location, gone)
+        location, fate, reason = _look_at_all(store, query, _locations(store, groups), gone)
         yield StoredQuery(query, location, tuple(groups), keys, fate, reason)
 
 
@@ -143,12 +143,11 @@ def _delete(store: Backend, ids: Iterable[CheckpointId]) -> None:
     store.write(batch)
 
 
-def _location(store: Backend, groups: Sequence[str]) -> str:
-    """Where the query's checkpoint is; a group that a removal has left half-done may not tell it, another does."""
-    for value in store.read([CheckpointId(group, LOCATION) for group in groups]):
-        if value is not None:
-            return value.decode()
-    return ""
+def _locations(store: Backend, groups: Sequence[str]) -> list[str]:
+    """Where the query's checkpoint is. A group that a removal has left half-done may not tell it, another does; while
+    a query that was moved has not committed in all groups, some tell its old place."""
+    found = store.read([CheckpointId(group, LOCATION) for group in groups])
+    return list(dict.fromkeys(value.decode() for value in found if value is not None))
 
 
 def _is_below(location: str, place: str) -> bool:
@@ -156,9 +155,15 @@ def _is_below(location: str, place: str) -> bool:
     return location == place.rstrip("/") or location.startswith(place.rstrip("/") + "/")
 
 
+def _look_at_all(store: Backend, query: str, locations: Sequence[str], gone: Sequence[str]) -> tuple[str, Fate, str]:
+    """The location that counts, with the fate: the query is gone only if it is so at each of them."""
+    if not locations:
+        return "", Fate.UNKNOWN, "no group tells where its checkpoint is"
+    looks = [(location, *_look(store, query, location, gone)) for location in locations]
+    return min(looks, key=lambda look: (Fate.THERE, Fate.UNKNOWN, Fate.GONE).index(look[1]))
+
+
 def _look(store: Backend, query: str, location: str, gone: Sequence[str]) -> tuple[Fate, str]:
-    if not location:
-        return Fate.UNKNOWN, "no group tells where its checkpoint is"
     if any(_is_below(location, place) for place in gone):
         return Fate.GONE, "you say so"
     try:

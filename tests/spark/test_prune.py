@@ -115,6 +115,23 @@ def test_a_folder_that_another_query_has_now_is_gone_for_the_first(checkpoints):
         assert fate(store) == (Fate.GONE, "another query has its checkpoint's folder now")
 
 
+@pytest.mark.parametrize(("query", "expected"), (("moved", Fate.THERE), ("another", Fate.GONE), (None, Fate.UNKNOWN)))
+def test_a_query_that_was_moved_and_has_not_committed_in_all_groups_is_where_it_was_moved_to(
+    query, expected, checkpoints
+):
+    if query:
+        make_checkpoint(checkpoints / "new", query)
+    else:
+        (checkpoints / "new").mkdir()
+    with safekeeper.open("memory:") as store:
+        put(store, "moved", f"file:{checkpoints}/old", partitions=3)
+        store.write(Batch({CheckpointId("spark/moved/0/1/default", LOCATION): f"file:{checkpoints}/new".encode()}))
+        (found,) = stored_queries(store)
+        assert found.fate is expected
+        assert (found.location == f"file:{checkpoints}/new") is (expected is not Fate.GONE)
+        assert fate(store, gone=[f"file:{checkpoints}/new"])[0] is Fate.GONE
+
+
 @pytest.mark.parametrize(
     ("location", "says"),
     (
