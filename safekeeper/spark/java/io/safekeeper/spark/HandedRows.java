@@ -13,7 +13,7 @@ import org.apache.spark.unsafe.Platform;
  * <p>When the store is over, pages may be freed: until then each of these rows gets bytes of its own, on the heap, so
  * whoever reads a row too late reads what was there; whoever asks one of the store's iterators for another one gets an
  * exception. If another thread than theirs ends the store, the rows stay as they are, and the pages, too, while the
- * rows are read: {@link Kept#areRead}. There may have been many iterators: beyond the newest few a row gets its own
+ * rows are read: {@link KeptRows#areRead}. There may have been many iterators: beyond the newest few a row gets its own
  * bytes at once, and is listed again when its iterator steps.
  */
 final class HandedRows {
@@ -22,7 +22,7 @@ final class HandedRows {
   private final Object lock;
   private final Thread home = Thread.currentThread();
   private final RowSource[] newest = new RowSource[LISTED];
-  private final Kept kept = new Kept(home);
+  private final KeptRows kept = new KeptRows(home);
   private int next;
   private boolean over;
 
@@ -35,11 +35,11 @@ final class HandedRows {
   }
 
   /** Rows that may still be read, whoever has them; a store or a lock is not reached from here, so they can go. */
-  static final class Kept {
+  static final class KeptRows {
     private final Thread home;
     private final List<WeakReference<UnsafeRow>> rows = new ArrayList<>();
 
-    private Kept(Thread home) {
+    private KeptRows(Thread home) {
       this.home = home;
     }
 
@@ -117,7 +117,7 @@ final class HandedRows {
 
   /**
    * Nothing will be pointed into a page any more when this returns. Return whether no row points into one now; else the
-   * pages are needed while {@link Kept#areRead}. A second time, what the first one had no memory for is done.
+   * pages are needed while {@link KeptRows#areRead}. A second time, what the first one had no memory for is done.
    */
   boolean end() {
     over = true;
@@ -134,7 +134,7 @@ final class HandedRows {
   }
 
   /** The rows that were left as they are by an end in another thread. */
-  Kept kept() {
+  KeptRows kept() {
     return kept;
   }
 
