@@ -60,6 +60,7 @@ class StreamQuery:
         options = {"url": self.words, "maxElementsPerBatch": "500"}
         source = self._spark.readStream.format("safekeeper-stream").options(**options).load()
         writer = self._add(source).option("checkpointLocation", str(self._checkpoint))
+        self._spark.createDataFrame([], "nothing int")  # Spark looks for sinks in the session that was used last
         writer.trigger(availableNow=True).start().awaitTermination()
         return [(element.number, element.key, element.body) for element in elements(self._url)]
 
