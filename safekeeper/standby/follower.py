@@ -163,7 +163,7 @@ class Follower:
                 failure = failure or another
             if failure is None:
                 pause = shortest if came else min(max(2 * pause, shortest), longest)
-                self._failures = 0
+                self._failures = 0 if look else self._failures  # without a look less is asked of the store
             else:
                 pause = min(self._failed(failure), self._lease / 3)
             self._measure(watch, came)

@@ -244,10 +244,10 @@ def test_a_cancelled_task_does_not_wait_for_its_turn(url):
 
 def test_the_lag_is_told(url):
     lags = []
-    with counter(url) as owner:
+    with counter(url, lease=PATIENCE) as owner:  # however slow this is: the owner is not gone
         count(owner, [1])
         owner.flush()
-        standby = Waiting(counter(url, on_lag=lags.append))
+        standby = Waiting(counter(url, lease=PATIENCE, on_lag=lags.append))
         standby.follows()
         until(lambda: standby.operator.lag is not None)
         count(owner, range(2, 50))
@@ -511,7 +511,14 @@ class TestTrouble:
         until(lambda: "nobody thought of it" in caplog.text)
         self.takes_over(owner, standby, [2, 3])
 
-    def test_a_block_is_damaged_and_an_owner_that_cannot_be_watched_ends(self, store, caplog):
+    def test_a_block_is_damaged_and_an_owner_that_cannot_be_watched_ends(self, store, caplog, monkeypatch):
+        receive, looks = ReceivedBlocks.receive, []
+
+        def received(self, *, look):
+            looks.extend([None] if look else [])
+            return receive(self, look=look)
+
+        monkeypatch.setattr(ReceivedBlocks, "receive", received)
         with Operator("counter", store, capture=Every(events=1)) as owner:
             for number in range(1, 6):
                 with owner.event("in", number) as event:
@@ -520,7 +527,8 @@ class TestTrouble:
             third = CheckpointId("counter", sorted(store.keys("counter"))[2])
             store.write(Batch({third: b"damaged"}))
             standby = Waiting(counter(store))
-            until(lambda: "it is tried again: " in caplog.text)
+            until(lambda: len(looks) >= 4)
+            assert caplog.text.count("it is tried again: ") == 1
             assert (standby.error, standby.entered.is_set()) == (None, False)
         until(lambda: standby.error is not None)
         assert isinstance(standby.error, Corruption)
