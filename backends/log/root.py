@@ -86,7 +86,8 @@ class Root:
 
     def is_removed(self) -> bool:
         """Whether the files that were opened here are not the ones that others find."""
-        return self._claims is not None and self._claims.is_removed()
+        claims = self._claims  # once: who closes the root takes it away
+        return claims is not None and claims.is_removed()
 
     def _list(self, epoch: int) -> tuple[WriterFolder, ...]:
         """List the folders, and close those that are gone."""
