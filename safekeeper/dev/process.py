@@ -22,8 +22,11 @@ class DevError(SafekeeperError):
     """A server for development could not be had or did not start. The message says what to install or where to look."""
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on.
+    """A TCP port on loopback that nobody listens on, and another one each time.
 
     It is below the range that the kernel takes the ports of outgoing connections from, so that a server that is
     killed finds it free when it comes back.
@@ -31,7 +34,9 @@ def free_port() -> int:
     for port in random.sample(range(10_000, 32_000), 100):
         with suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
-            return port
+            if port not in _given:  # whoever has it may listen a moment later
+                _given.add(port)
+                return port
     raise DevError("no free port was found on 127.0.0.1")
 
 

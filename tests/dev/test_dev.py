@@ -12,6 +12,7 @@ import pytest
 import safekeeper
 from safekeeper import Batch, CheckpointId, Unavailable
 from safekeeper.dev import cli as dev_cli
+from safekeeper.dev import process as server_process
 from safekeeper.dev.hbase import POM
 from safekeeper.dev.jars import fetch_jars
 from safekeeper.dev.process import DevError
@@ -122,3 +123,11 @@ def test_jars_that_cannot_be_fetched_leave_no_half_folder(tmp_path, monkeypatch)
     with pytest.raises(DevError, match=r"mvn could not fetch the jars: \[ERROR\] the repository cannot be reached"):
         fetch_jars(POM)
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
+def test_no_port_is_given_twice(monkeypatch):
+    """Of two servers that are started one after the other the first one may not listen yet when the second one asks."""
+    monkeypatch.setattr(server_process.random, "sample", lambda ports, count: [20_001, 20_002, 20_003])
+    monkeypatch.setattr(server_process, "_given", set())
+    monkeypatch.setattr(server_process.socket.socket, "bind", lambda self, address: None)
+    assert [server_process.free_port() for _ in range(3)] == [20_001, 20_002, 20_003]
